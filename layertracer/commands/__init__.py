@@ -1,0 +1,9 @@
+"""One thin file a command: options and help here, the work in the package it calls.
+
+Each module has ``register(app)``. Heavy imports (torch, transformers, megatron) stay inside the
+command functions, so that ``--help`` answers at once.
+"""
+
+from layertracer.commands import plan
+
+COMMANDS = [plan.register]
