@@ -1,6 +1,7 @@
 """FreezePlan: what trains, from which step."""
 
 import json
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -120,3 +121,8 @@ def test_a_plan_for_another_model_is_refused():
         made.check_model(num_layers=5, tied_embeddings=False, source="plan.json")
     with pytest.raises(UserError, match="untied embeddings, the model's are tied"):
         made.check_model(num_layers=4, tied_embeddings=True, source="plan.json")
+
+
+def test_the_published_schema_is_the_one_in_force():
+    published = Path(__file__).parent.parent / "docs" / "plan.schema.json"
+    assert json.loads(published.read_text()) == FreezePlan.model_json_schema()

@@ -1,0 +1,49 @@
+"""The table of what a plan costs."""
+
+import pytest
+
+from layertracer.errors import UserError
+from layertracer.model_folder import ParameterCounts
+from layertracer.plan import FreezePlan, Strategy
+from layertracer.plan_table import (
+    BYTES_FROZEN,
+    BYTES_TRAINED,
+    parse_boundary,
+    plan_rows,
+    print_table,
+)
+
+COUNTS = ParameterCounts(layers=(100, 100, 100), embedding=50, final_norm=5, output_layer=50)
+
+
+def arm(strategy: Strategy) -> FreezePlan:
+    return FreezePlan.from_strategy(strategy, num_layers=3, tied_embeddings=False, boundary=1)
+
+
+def test_every_parameter_is_in_one_row():
+    assert sum(row.parameters for row in plan_rows(arm(Strategy.FULL), COUNTS)) == COUNTS.total
+
+
+def test_bytes_follow_what_trains():
+    rows = {row.part: row for row in plan_rows(arm(Strategy.TRAIN_SHALLOW), COUNTS)}
+    assert rows["layer 0"].training_bytes == 100 * BYTES_TRAINED
+    assert rows["layer 1"].training_bytes == 100 * BYTES_FROZEN
+    assert rows["embedding"].trains and not rows["output layer"].trains
+
+
+def test_equal_neighbours_share_a_line(capsys):
+    print_table(arm(Strategy.TRAIN_DEEP), COUNTS)
+    printed = capsys.readouterr().out
+    assert "layer 1 to 2" in printed and "layer 0 " in printed
+    assert "trains 255 of 405 parameters" in " ".join(printed.split())
+
+
+@pytest.mark.parametrize(("text", "layers"), [("14", 14), ("0.5", 15), ("0.33", 10)])
+def test_a_boundary_is_a_number_of_layers_or_a_share(text, layers):
+    assert parse_boundary(text, 30) == layers
+
+
+@pytest.mark.parametrize("text", ["half", "1.5", "0.0", ""])
+def test_any_other_boundary_is_refused(text):
+    with pytest.raises(UserError, match="--boundary"):
+        parse_boundary(text, 30)
