@@ -4,6 +4,6 @@ Each module has ``register(app)``. Heavy imports (torch, transformers, megatron)
 command functions, so that ``--help`` answers at once.
 """
 
-from layertracer.commands import plan
+from layertracer.commands import doctor, plan
 
-COMMANDS = [plan.register]
+COMMANDS = [plan.register, doctor.register]

@@ -54,7 +54,9 @@ def _heat_map(chart: HeatMap) -> go.Figure:
             z=[list(row) for row in chart.z],
             colorscale="Viridis",
             colorbar={"title": chart.z_label},
-            hovertemplate=f"{chart.x_label} %{{x}}<br>{chart.y_label} %{{y}}<br>%{{z:.4g}}<extra></extra>",
+            hovertemplate=(
+                f"{chart.x_label} %{{x}}<br>{chart.y_label} %{{y}}<br>%{{z:.4g}}<extra></extra>"
+            ),
         )
     )
     drawn.update_layout(xaxis_title=chart.x_label, yaxis_title=chart.y_label)
