@@ -1,0 +1,110 @@
+"""Measuring one batch of prompts: read states once, decode every depth in chunks of rows."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from layertracer.errors import UserError
+from layertracer.trace.divergence import js_divergence
+from layertracer.trace.encoding import EncodedPrompt
+from layertracer.trace.model import TracedModel
+from layertracer.trace.perturbation import Disturbance, batch_inputs, clean_row, perturbed_row
+
+# Logits alive at once: memory depends on neither the number of prompts nor the vocabulary.
+LOGITS_PER_CHUNK = {"cpu": 2**22, "cuda": 2**27}
+
+
+@dataclass(frozen=True)
+class Measured:
+    """Numbers of a batch of prompts; arrays as in ``PromptTable``."""
+
+    index: NDArray[np.int64]
+    p: NDArray[np.float64]
+    js: NDArray[np.float64]
+    js_null: NDArray[np.float64] | None
+    target: NDArray[np.int64]
+    predicted: NDArray[np.int64]
+
+
+def measure(
+    traced: TracedModel,
+    prompts: list[EncodedPrompt],
+    disturbance: Disturbance,
+    *,
+    null_control: bool,
+    given_target: bool,
+) -> Measured:
+    """Return the probabilities and divergences of ``prompts`` at every depth.
+
+    Raises:
+        UserError: the model's states are not finite.
+    """
+    states = _read_states(traced, prompts, disturbance, draws=2 if null_control else 1)
+    depths, count = states[0].shape[:2]
+    predicted = _answers(traced, states[0][-1])
+    target = predicted
+    if given_target:
+        target = torch.tensor([prompt.target for prompt in prompts], device=predicted.device)
+    flat = [variant.flatten(0, 1) for variant in states]
+    results = torch.zeros(1 + len(states[1:]), depths * count, dtype=torch.float64)
+    for rows in _chunks(depths * count, traced.vocab_size * len(states), traced.device):
+        wanted = target[torch.arange(rows.start, rows.stop, device=target.device) % count]
+        results[:, rows] = _compare(traced, [variant[rows] for variant in flat], wanted)
+    numbers = results.view(-1, depths, count).transpose(1, 2).numpy()
+    return Measured(
+        index=np.array([prompt.index for prompt in prompts]),
+        p=numbers[0],
+        js=numbers[1],
+        js_null=numbers[2] if null_control else None,
+        target=target.cpu().numpy(),
+        predicted=predicted.cpu().numpy(),
+    )
+
+
+def _read_states(
+    traced: TracedModel, prompts: list[EncodedPrompt], disturbance: Disturbance, draws: int
+) -> list[Tensor]:
+    """Return ``[layers + 1, prompts, hidden]`` of the clean prompts and of each draw."""
+    rows = [clean_row(prompt) for prompt in prompts]
+    for draw in range(draws):
+        rows += [perturbed_row(prompt, disturbance, draw) for prompt in prompts]
+    width = traced.model.get_input_embeddings().embedding_dim
+    states = traced.lens.read(*batch_inputs(rows, width, traced.device))
+    finite = states.isfinite().all(dim=-1).all(dim=0)
+    if not finite.all():
+        bad = prompts[int(finite.logical_not().nonzero()[0]) % len(prompts)]
+        raise UserError(
+            f"{bad.prompt.source}: the model's states are not finite (NaN or infinity) for this "
+            f"prompt with perturbation {disturbance.kind.value}: try --dtype float32, or another "
+            "--perturbation"
+        )
+    return list(states.chunk(1 + draws, dim=1))
+
+
+def _answers(traced: TracedModel, last: Tensor) -> Tensor:
+    """Return the most probable token of each of the last states ``[prompts, hidden]``."""
+    chunks = _chunks(len(last), traced.vocab_size, traced.device)
+    return torch.cat([traced.lens.decode(last[rows]).argmax(-1) for rows in chunks])
+
+
+def _compare(traced: TracedModel, variants: list[Tensor], target: Tensor) -> Tensor:
+    """Return P(target), JS and, with three variants, null JS of each row: ``[2 or 3, rows]``."""
+    log_probs = traced.lens.decode(torch.cat(variants)).log_softmax(-1)
+    clean, *perturbed = log_probs.chunk(len(variants))
+    found = [clean.gather(-1, target[:, None])[:, 0].exp(), js_divergence(clean, perturbed[0])]
+    if len(perturbed) == 2:
+        found.append(js_divergence(*perturbed))
+    return torch.stack(found).cpu().double()
+
+
+def _chunks(rows: int, logits_per_row: int, device: torch.device) -> Iterator[slice]:
+    budget = LOGITS_PER_CHUNK.get(device.type, LOGITS_PER_CHUNK["cuda"])
+    step = max(1, budget // logits_per_row)
+    for start in range(0, rows, step):
+        yield slice(start, min(rows, start + step))
