@@ -90,7 +90,7 @@ class ModelFolder:
 
     @cached_property
     def tied_embeddings(self) -> bool:
-        """Whether the head is the embedding matrix, from the config or else transformers' default."""
+        """Whether the head is the embedding matrix, by the config or transformers' default."""
         if "tie_word_embeddings" in self.text_config:
             return bool(self.text_config["tie_word_embeddings"])
         from transformers import AutoConfig

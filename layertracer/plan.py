@@ -8,6 +8,7 @@ from __future__ import annotations
 import hashlib
 import json
 from enum import StrEnum
+from itertools import pairwise
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -79,7 +80,7 @@ class FreezePlan(BaseModel):
         steps = [phase.at_step for phase in self.phases]
         if steps[0] != 0:
             raise ValueError("the first phase must have at_step 0")
-        if any(later <= earlier for earlier, later in zip(steps, steps[1:], strict=False)):
+        if any(later <= earlier for earlier, later in pairwise(steps)):
             raise ValueError(f"at_step must rise from phase to phase, but is {steps}")
         for phase in self.phases:
             self._check_layers(phase)

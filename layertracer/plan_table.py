@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
-from pathlib import Path
 
 from rich.console import Console
 from rich.table import Table
 
-from layertracer.errors import UserError
-from layertracer.model_folder import ModelFolder, ParameterCounts
+from layertracer.model_folder import ParameterCounts
 from layertracer.plan import FreezePlan
 
 # Mixed-precision Adam: bf16 weight 2, fp32 gradient 4, fp32 main copy 4, two fp32 moments 8.
@@ -33,7 +30,7 @@ class PlanRow:
 
 
 def plan_rows(plan: FreezePlan, counts: ParameterCounts) -> list[PlanRow]:
-    """Return a row for the embedding, each layer, the final norm and the head, from the input up."""
+    """Return a row for the embedding, each layer, the final norm and the head."""
     phase = plan.phases[0]
     rows = [PlanRow("embedding", counts.embedding, phase.embedding)]
     for layer, parameters in enumerate(counts.layers):
@@ -87,33 +84,3 @@ def _join_equal_neighbours(rows: list[PlanRow]) -> list[PlanRow]:
         else PlanRow(f"{first.part} to {last.part.split()[1]}", first.parameters, first.trains)
         for first, last in joined
     ]
-
-
-def parse_boundary(text: str, num_layers: int) -> int:
-    """Return the number of shallow layers from ``"14"`` or ``"0.5"`` (a share, rounded).
-
-    Raises:
-        UserError: neither a whole number nor a share between 0 and 1.
-    """
-    try:
-        return int(text)
-    except ValueError:
-        pass
-    try:
-        share = float(text)
-    except ValueError:
-        share = 0.0
-    if not 0 < share < 1:
-        raise UserError(f"--boundary {text}: give a number of layers (14) or a share (0.5)")
-    return round(share * num_layers)
-
-
-def source_model(source: Path) -> ModelFolder:
-    """Return the model of a trace folder, or the model folder itself."""
-    trace = source / "trace.json"
-    if not trace.is_file():
-        return ModelFolder(source)
-    try:
-        return ModelFolder(json.loads(trace.read_text("utf-8"))["model"]["path"])
-    except (ValueError, KeyError, TypeError) as error:
-        raise UserError(f"{trace} is not a trace that `layertracer trace` wrote") from error

@@ -26,7 +26,9 @@ def test_plan_prints_its_table_and_writes_its_file(tmp_path):
     [
         (["--boundary", "2"], "--boundary 2"),
         (["--boundary", "half"], "--boundary half"),
-        (["--strategy", "custom"], "by hand"),
+        (["--strategy", "auto"], "holds no trace"),
+        (["--boundary", "auto"], "holds no trace"),
+        (["--max-optimizer-gib", "1"], "go with --boundary auto"),
     ],
 )
 def test_bad_input_is_one_line_and_exit_code_2(arguments, message, tmp_path):

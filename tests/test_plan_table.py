@@ -1,14 +1,10 @@
 """The table of what a plan costs."""
 
-import pytest
-
-from layertracer.errors import UserError
 from layertracer.model_folder import ParameterCounts
 from layertracer.plan import FreezePlan, Strategy
 from layertracer.plan_table import (
     BYTES_FROZEN,
     BYTES_TRAINED,
-    parse_boundary,
     plan_rows,
     print_table,
 )
@@ -36,14 +32,3 @@ def test_equal_neighbours_share_a_line(capsys):
     printed = capsys.readouterr().out
     assert "layer 1 to 2" in printed and "layer 0 " in printed
     assert "trains 255 of 405 parameters" in " ".join(printed.split())
-
-
-@pytest.mark.parametrize(("text", "layers"), [("14", 14), ("0.5", 15), ("0.33", 10)])
-def test_a_boundary_is_a_number_of_layers_or_a_share(text, layers):
-    assert parse_boundary(text, 30) == layers
-
-
-@pytest.mark.parametrize("text", ["half", "1.5", "0.0", ""])
-def test_any_other_boundary_is_refused(text):
-    with pytest.raises(UserError, match="--boundary"):
-        parse_boundary(text, 30)

@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
+from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from layertracer.plan import Strategy
+
+class Arm(StrEnum):
+    """What ``--strategy`` takes."""
+
+    FULL = "full"
+    TRAIN_SHALLOW = "train-shallow"
+    TRAIN_DEEP = "train-deep"
+    AUTO = "auto"
 
 
 def register(app: typer.Typer) -> None:
@@ -19,11 +27,23 @@ def plan(
     source: Annotated[Path, typer.Argument(help="A trace folder, or a Hugging Face model folder.")],
     out: Annotated[Path, typer.Option(help="The plan file to write.")] = Path("plan.json"),
     strategy: Annotated[
-        Strategy, typer.Option(help="Which part trains: the shallow one, the deep one, or all.")
-    ] = Strategy.TRAIN_SHALLOW,
+        Arm, typer.Option(help="Which part trains; auto: what the trace speaks for.")
+    ] = Arm.TRAIN_SHALLOW,
     boundary: Annotated[
-        str, typer.Option(help="Number of shallow layers (14), or their share of all (0.5).")
+        str,
+        typer.Option(
+            help="Number of shallow layers (14), their share (0.5), or auto: argmax S(b)."
+        ),
     ] = "0.5",
+    model: Annotated[
+        Path | None, typer.Option(help="The model folder, when the traced one has moved.")
+    ] = None,
+    max_optimizer_gib: Annotated[
+        float | None, typer.Option(help="With auto: at most this much optimizer state.")
+    ] = None,
+    max_step_time_ratio: Annotated[
+        float | None, typer.Option(help="With auto: at most this share of full training's step.")
+    ] = None,
     embedding: Annotated[
         bool | None, typer.Option(help="Train the embedding? Default: with layer 0.")
     ] = None,
@@ -41,22 +61,21 @@ def plan(
 
     Example: `layertracer plan trace/ --strategy train-shallow --boundary 0.5`
     """
+    from layertracer.allocation import Limits, Switches, decide
     from layertracer.files import refuse_existing
-    from layertracer.plan import FreezePlan
-    from layertracer.plan_table import parse_boundary, print_table, source_model
+    from layertracer.plan_table import print_table
 
     refuse_existing(out, overwrite=overwrite)
-    model = source_model(source)
-    made = FreezePlan.from_strategy(
-        strategy,
-        num_layers=model.num_layers,
-        tied_embeddings=model.tied_embeddings,
-        boundary=parse_boundary(boundary, model.num_layers),
-        embedding=embedding,
-        final_norm=final_norm,
-        output_layer=output_layer,
-        model=str(model.path),
+    decision = decide(
+        source,
+        strategy=strategy.value,
+        boundary=boundary,
+        model=model,
+        switches=Switches(embedding, final_norm, output_layer),
+        limits=Limits(max_optimizer_gib, max_step_time_ratio),
     )
-    print_table(made, model.parameter_counts)
-    made.save(out)
+    print_table(decision.plan, decision.folder.parameter_counts)
+    for reason in decision.reasons:
+        typer.echo(reason)
+    decision.plan.save(out)
     typer.echo(f"wrote {out}")
