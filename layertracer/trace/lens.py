@@ -30,11 +30,13 @@ def find_layers(model: nn.Module) -> nn.ModuleList:
     Raises:
         LensError: there is none.
     """
-    wanted = model.config.get_text_config(decoder=True).num_hidden_layers
+    config = model.config.get_text_config(decoder=True)
+    wanted = config.num_hidden_layers
     lists = [
         (name.count("."), name, module)
         for name, module in model.named_modules()
-        if isinstance(module, nn.ModuleList) and len(module) == wanted
+        if isinstance(module, nn.ModuleList)
+        and len(module) in (wanted, getattr(config, "num_layers", wanted))
     ]
     if not lists:
         raise LensError(f"no list of {wanted} decoder layers was found")

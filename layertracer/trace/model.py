@@ -67,7 +67,7 @@ def trace_model(model: nn.Module, name: str) -> TracedModel:
             "The trace needs decoder layers that hand one hidden state to the next, and a head "
             "that depends on the last one alone (see docs/trace_coverage.md)"
         ) from error
-    return TracedModel(model, lens, layer_kinds(model), difference)
+    return TracedModel(model, lens, layer_kinds(model, lens.num_layers), difference)
 
 
 def check_lens(lens: Lens) -> float:
@@ -114,18 +114,16 @@ def _check_causal(lens: Lens, ids: Tensor, tolerance: float) -> None:
 
 def _probe_tokens(model: nn.Module, rows: int, length: int) -> Tensor:
     config = model.config.get_text_config(decoder=True)
-    avoid = {config.pad_token_id, config.bos_token_id}
-    if isinstance(config.eos_token_id, int):
-        avoid.add(config.eos_token_id)
+    named = (getattr(config, f"{name}_token_id", None) for name in ("pad", "bos", "eos"))
+    avoid = {token for token in named if isinstance(token, int)}
     usable = [i for i in range(min(config.vocab_size, 1000)) if i not in avoid]
     chosen = random.Random(0).choices(usable, k=rows * length)
     return torch.tensor(chosen).view(rows, length)
 
 
-def layer_kinds(model: nn.Module) -> list[str]:
+def layer_kinds(model: nn.Module, count: int) -> list[str]:
     """Return what each block is, as the config says it (``full_attention``, ``mamba``, ...)."""
     config = model.config.get_text_config(decoder=True)
-    count = config.num_hidden_layers
     kinds = getattr(config, "layer_types", None) or getattr(config, "layers_block_type", None)
     if kinds and len(kinds) == count:
         return [str(kind) for kind in kinds]
