@@ -11,90 +11,39 @@ LAYERS, HIDDEN, HEADS, VOCAB = 4, 64, 4, 320
 MOST_PARAMETERS = 20_000_000
 
 # Sizes by the names that configs use for them; a config takes those it has.
-_SIZES: dict[str, Any] = {
-    **dict.fromkeys(
-        "num_hidden_layers n_layer n_layers num_layers decoder_layers encoder_layers num_blocks".split(),
-        LAYERS,
-    ),
-    **dict.fromkeys(
-        "hidden_size n_embd d_model dim embedding_size embed_dim emb_dim word_embed_proj_dim "
-        "hidden_dim lru_width".split(),
-        HIDDEN,
-    ),
-    **dict.fromkeys(
-        "num_attention_heads n_head n_heads num_heads decoder_attention_heads "
-        "encoder_attention_heads".split(),
-        HEADS,
-    ),
-    **dict.fromkeys(
-        "num_key_value_heads num_kv_heads n_head_kv linear_num_key_heads num_global_key_value_heads "
-        "swa_num_key_value_heads".split(),
-        2,
-    ),
-    **dict.fromkeys(
-        "intermediate_size ffn_dim n_inner ffn_hidden_size decoder_ffn_dim encoder_ffn_dim d_inner "
-        "feed_forward_proj_dim shared_intermediate_size block_ff_dim ffn_size".split(),
-        96,
-    ),
-    **dict.fromkeys(
-        "moe_intermediate_size expert_ffn_hidden_size moe_shared_expert_intermediate_size "
-        "shared_expert_intermediate_size moe_ffn_hidden_size intermediate_size_mlp "
-        "dense_intermediate_size n_shared_experts_intermediate_size".split(),
-        32,
-    ),
-    **dict.fromkeys(
-        "num_experts num_local_experts n_routed_experts moe_num_experts num_routed_experts "
-        "n_expert".split(),
-        4,
-    ),
-    **dict.fromkeys(
-        "num_experts_per_tok num_selected_experts moe_top_k moe_topk top_k top_k_experts "
-        "num_experts_per_token".split(),
-        2,
-    ),
-    **dict.fromkeys("n_group topk_group n_shared_experts num_shared_experts".split(), 1),
-    **dict.fromkeys(
-        "head_dim linear_key_head_dim linear_value_head_dim global_head_dim".split(), 16
-    ),
-    "linear_num_value_heads": 4,
-    **dict.fromkeys("qk_nope_head_dim v_head_dim qk_rope_head_dim rotary_dim".split(), 16),
-    **dict.fromkeys("q_lora_rank kv_lora_rank kv_channels index_head_dim".split(), 16),
-    "qk_head_dim": 32,
-    "index_n_heads": 2,
-    "index_topk": 4,
-    "mamba_n_heads": 8,
-    "mamba_d_head": 16,
-    "mamba_n_groups": 1,
-    "mamba_d_state": 16,
-    "mamba_num_heads": 8,
-    "mamba_head_dim": 16,
-    "mamba_d_ssm": 128,
-    "mamba_expand": 2,
-    "ssm_state_size": 16,
-    "state_size": 16,
-    "n_groups": 1,
-    "chunk_size": 8,
-    "mamba_chunk_size": 8,
-    "n_mamba_heads": 2,
-    "time_step_rank": 8,
-    "vocab_size": VOCAB,
-    "vocab_size_per_layer_input": VOCAB,
-    "hidden_size_per_layer_input": 16,
-    "num_kv_shared_layers": 0,
-    "max_position_embeddings": 128,
-    "n_positions": 128,
-    "n_ctx": 128,
-    "sliding_window": 32,
-    "attention_window_size": 32,
-    "first_k_dense_replace": 1,
-    "pad_token_id": 0,
-    "bos_token_id": 1,
-    "eos_token_id": 2,
-    "decoder_start_token_id": 1,
-    "is_decoder": True,
-    "layerdrop": 0.0,
-    "decoder_layerdrop": 0.0,
-}
+_NAMES: list[tuple[Any, str]] = [
+    (LAYERS, "num_hidden_layers n_layer n_layers num_layers decoder_layers encoder_layers"),
+    (LAYERS, "num_blocks"),
+    (HIDDEN, "hidden_size n_embd d_model dim embedding_size embed_dim emb_dim hidden_dim"),
+    (HIDDEN, "word_embed_proj_dim lru_width"),
+    (HEADS, "num_attention_heads n_head n_heads num_heads linear_num_value_heads"),
+    (HEADS, "decoder_attention_heads encoder_attention_heads"),
+    (2, "num_key_value_heads num_kv_heads n_head_kv linear_num_key_heads"),
+    (2, "num_global_key_value_heads swa_num_key_value_heads index_n_heads n_mamba_heads"),
+    (96, "intermediate_size ffn_dim n_inner ffn_hidden_size decoder_ffn_dim encoder_ffn_dim"),
+    (96, "d_inner feed_forward_proj_dim shared_intermediate_size block_ff_dim ffn_size"),
+    (32, "moe_intermediate_size expert_ffn_hidden_size moe_shared_expert_intermediate_size"),
+    (32, "shared_expert_intermediate_size moe_ffn_hidden_size intermediate_size_mlp"),
+    (32, "dense_intermediate_size n_shared_experts_intermediate_size qk_head_dim"),
+    (4, "num_experts num_local_experts n_routed_experts moe_num_experts num_routed_experts"),
+    (4, "n_expert index_topk"),
+    (2, "num_experts_per_tok num_selected_experts moe_top_k moe_topk top_k top_k_experts"),
+    (2, "num_experts_per_token mamba_expand"),
+    (1, "n_group topk_group n_shared_experts num_shared_experts first_k_dense_replace"),
+    (1, "mamba_n_groups n_groups bos_token_id decoder_start_token_id"),
+    (16, "head_dim linear_key_head_dim linear_value_head_dim global_head_dim v_head_dim"),
+    (16, "qk_nope_head_dim qk_rope_head_dim rotary_dim q_lora_rank kv_lora_rank kv_channels"),
+    (16, "index_head_dim mamba_d_head mamba_head_dim mamba_d_state ssm_state_size state_size"),
+    (16, "hidden_size_per_layer_input"),
+    (8, "mamba_n_heads mamba_num_heads chunk_size mamba_chunk_size time_step_rank"),
+    (128, "mamba_d_ssm max_position_embeddings n_positions n_ctx"),
+    (32, "sliding_window attention_window_size"),
+    (VOCAB, "vocab_size vocab_size_per_layer_input"),
+    (0, "num_kv_shared_layers pad_token_id layerdrop decoder_layerdrop"),
+    (2, "eos_token_id"),
+    (True, "is_decoder"),
+]
+_SIZES = {name: value for value, names in _NAMES for name in names.split()}
 _MAMBA2 = {"num_heads": 8, "head_dim": 16, "expand": 2}
 # Fields whose values depend on each other, so that the general sizes don't fit.
 _SPECIAL: dict[str, dict[str, Any]] = {
