@@ -39,7 +39,8 @@ _NAMES: list[tuple[Any, str]] = [
     (128, "mamba_d_ssm max_position_embeddings n_positions n_ctx"),
     (32, "sliding_window attention_window_size"),
     (VOCAB, "vocab_size vocab_size_per_layer_input"),
-    (0, "num_kv_shared_layers pad_token_id layerdrop decoder_layerdrop"),
+    (0, "num_kv_shared_layers pad_token_id"),
+    (0.0, "layerdrop decoder_layerdrop"),
     (2, "eos_token_id"),
     (True, "is_decoder"),
 ]
