@@ -68,8 +68,8 @@ def trace(
     dtype: Annotated[Dtype, typer.Option(help="Precision of the weights.")] = Dtype.FLOAT32,
     device: Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:1.")] = "auto",
     batch_tokens: Annotated[
-        int, typer.Option(min=1, help="Tokens per batch: speed and memory, not the numbers.")
-    ] = 4096,
+        int | None, typer.Option(min=1, help="Tokens per batch: speed and memory, not numbers.")
+    ] = None,
     trust_remote_code: Annotated[
         bool, typer.Option("--trust-remote-code", help="Run model code from the folder.")
     ] = False,

@@ -17,7 +17,7 @@ from layertracer.trace.model import TracedModel
 from layertracer.trace.perturbation import Disturbance, batch_inputs, clean_row, perturbed_row
 
 # Logits alive at once: memory depends on neither the number of prompts nor the vocabulary.
-LOGITS_PER_CHUNK = {"cpu": 2**22, "cuda": 2**27}
+LOGITS_PER_CHUNK = {"cpu": 2**23, "cuda": 2**27}
 
 
 @dataclass(frozen=True)
@@ -100,7 +100,7 @@ def _compare(traced: TracedModel, variants: list[Tensor], target: Tensor) -> Ten
     found = [clean.gather(-1, target[:, None])[:, 0].exp(), js_divergence(clean, perturbed[0])]
     if len(perturbed) == 2:
         found.append(js_divergence(*perturbed))
-    return torch.stack(found).cpu().double()
+    return torch.stack([values.double() for values in found]).cpu()
 
 
 def _chunks(rows: int, logits_per_row: int, device: torch.device) -> Iterator[slice]:

@@ -34,13 +34,15 @@ from layertracer.trace.prompts import PromptChoice, load_prompts
 from layertracer.trace.summary import summarize
 from layertracer.trace.table import PromptTable
 
+BATCH_TOKENS = {"cpu": 2048, "cuda": 32768}
+
 
 def run_trace(
     model: Path | str,
     out: Path | str,
     settings: TraceSettings,
     *,
-    batch_tokens: int = 4096,
+    batch_tokens: int | None = None,
     device: str = "auto",
     trust_code: bool = False,
     overwrite: bool = False,
@@ -51,7 +53,7 @@ def run_trace(
 
     Args:
         batch_tokens: tokens of a batch, padding and perturbed copies included; changes speed and
-            memory, not the numbers (up to rounding).
+            memory, not the numbers (up to rounding). None for what suits the device.
 
     Raises:
         UserError: bad input of any kind; nothing is left half-written.
@@ -78,7 +80,8 @@ def run_trace(
         "prompts": [prompt.ids.tolist() for prompt in encoded],
     }
     partial = PartialTrace(out, identity)
-    measure_all(traced, encoded, disturbance, settings, partial, batch_tokens)
+    size = batch_tokens or BATCH_TOKENS[traced.device.type]
+    measure_all(traced, encoded, disturbance, settings, partial, size)
     table = assemble(partial.batches, encoded)
     trace = _trace_file(folder, traced, settings, table, encoded, replacement, started)
     inputs = {"model": folder.path, "prompts": settings.prompts}
