@@ -1,0 +1,22 @@
+"""Everything that touches Megatron: the patches, in the order in which they apply."""
+
+from __future__ import annotations
+
+_applied = False
+
+
+def apply() -> None:
+    """Apply every patch once; later calls do nothing.
+
+    Raises:
+        UserError: the installed Megatron is not of the series that the patches were written for.
+    """
+    global _applied
+    if _applied:
+        return
+    from megatron_patches import cpu, versions
+
+    versions.check_version()
+    for patch in (cpu,):
+        patch.apply()
+    _applied = True

@@ -4,6 +4,6 @@ Each module has ``register(app)``. Heavy imports (torch, transformers, megatron)
 command functions, so that ``--help`` answers at once.
 """
 
-from layertracer.commands import doctor, estimate, plan, trace
+from layertracer.commands import convert, doctor, estimate, plan, trace
 
-COMMANDS = [plan.register, doctor.register, estimate.register, trace.register]
+COMMANDS = [convert.register, plan.register, doctor.register, estimate.register, trace.register]

@@ -1,0 +1,94 @@
+"""``layertracer convert``: Hugging Face to Megatron and back."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+convert = typer.Typer(
+    no_args_is_help=True, help="Hugging Face to Megatron and back, bit by bit the same weights."
+)
+
+
+class Dtype(StrEnum):
+    """Types of weights."""
+
+    FLOAT32 = "float32"
+    BFLOAT16 = "bfloat16"
+    FLOAT16 = "float16"
+
+
+def register(app: typer.Typer) -> None:
+    """Add the commands to ``app``."""
+    app.add_typer(convert, name="convert")
+
+
+@convert.command("to-megatron")
+def to_megatron(
+    model: Annotated[Path, typer.Argument(help="A Hugging Face model folder (safetensors).")],
+    out: Annotated[Path, typer.Argument(help="The checkpoint folder to write.")],
+    tensor_parallel: Annotated[
+        int,
+        typer.Option(
+            min=1,
+            help="Largest tensor-parallel size to train under. Where it doesn't divide the heads, "
+            "groups of zero heads are added; they change nothing and are taken out again.",
+        ),
+    ] = 1,
+    dtype: Annotated[Dtype | None, typer.Option(help="Cast the weights. Default: keep.")] = None,
+    overwrite: Annotated[bool, typer.Option(help="Replace an existing checkpoint.")] = False,
+) -> None:
+    """Write a Megatron checkpoint that `--load` takes under any parallel layout.
+
+    One process, no GPU, no model in memory.
+
+    Example: `layertracer convert to-megatron weights/ megatron/`
+    """
+    from layertracer.checkpoint.to_megatron import to_megatron as run
+
+    shape = run(
+        model,
+        out,
+        tensor_parallel=tensor_parallel,
+        dtype=dtype.value if dtype else None,
+        overwrite=overwrite,
+    )
+    if shape.padded_query_groups:
+        typer.echo(
+            f"added {shape.padded_query_groups} query group(s) of zeros, so that tensor "
+            f"parallelism {tensor_parallel} divides the heads; convert to-hf takes them out again"
+        )
+    typer.echo(f"wrote {out}")
+
+
+@convert.command("to-hf")
+def to_hf(
+    checkpoint: Annotated[Path, typer.Argument(help="A Megatron checkpoint folder.")],
+    out: Annotated[Path, typer.Argument(help="The Hugging Face model folder to write.")],
+    iteration: Annotated[int | None, typer.Option(help="Which one. Default: the latest.")] = None,
+    dtype: Annotated[
+        Dtype | None, typer.Option(help="Type of the weights. Default: the original model's.")
+    ] = None,
+    max_shard_gb: Annotated[float, typer.Option(help="Largest file, in GB.")] = 5.0,
+    overwrite: Annotated[bool, typer.Option(help="Replace an existing folder.")] = False,
+) -> None:
+    """Write a Hugging Face model from a converted or trained checkpoint.
+
+    Config, tokenizer and chat template are those of the original model.
+
+    Example: `layertracer convert to-hf cpt/ hf/`
+    """
+    from layertracer.checkpoint.to_hf import to_hf as run
+
+    read = run(
+        checkpoint,
+        out,
+        iteration=iteration,
+        dtype=dtype.value if dtype else None,
+        max_shard_bytes=int(max_shard_gb * 1e9),
+        overwrite=overwrite,
+    )
+    typer.echo(f"wrote {out} from {read}")

@@ -1,0 +1,126 @@
+"""The command line of the training entry: our flags, and what is filled in for the user.
+
+What it changes: adds our flags to Megatron's parser; puts the flags that the checkpoint's shape and
+a machine without a GPU need before the user's own. No Megatron function is replaced.
+Why: the shape is the checkpoint's, not the user's to keep in step by hand.
+Megatron versions: 0.19.x.
+Test: tests/megatron_patches/test_arguments.py
+"""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from layertracer.checkpoint.sidecar import FILE, SOURCE, MegatronShape
+from layertracer.errors import UserError
+from megatron_patches import cpu
+
+# What real Megatron needs on a machine without a GPU.
+CPU_FLAGS = [
+    *("--distributed-backend", "gloo"),
+    *("--transformer-impl", "local"),
+    "--use-cpu-initialization",
+    "--no-masked-softmax-fusion",
+    "--no-rope-fusion",
+    "--no-persist-layer-norm",
+    "--no-gradient-accumulation-fusion",
+    "--no-bias-swiglu-fusion",
+    "--no-bias-dropout-fusion",
+]
+# Defaults of every run that the user's own flags override.
+COMMON_FLAGS = [
+    *("--ckpt-format", "torch_dist"),
+    *("--tokenizer-type", "HuggingFaceTokenizer"),
+    *("--log-interval", "1"),
+    *("--eval-iters", "0"),
+    *("--eval-interval", "1000000000"),
+    "--no-create-attention-mask-in-dataloader",
+]
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> argparse.ArgumentParser:
+    """Add our flags to Megatron's parser."""
+    group = parser.add_argument_group("LayerTracer")
+    group.add_argument(
+        "--freeze-plan",
+        type=Path,
+        metavar="PLAN",
+        help="plan.json: which layers train. Without it every layer does.",
+    )
+    group.add_argument(
+        "--layer-stats-interval",
+        type=int,
+        default=0,
+        metavar="N",
+        help="Write gradient statistics of every layer each N steps; 0: never.",
+    )
+    return parser
+
+
+def given(arguments: list[str], flag: str) -> str | None:
+    """Return the value that the user gave ``flag``, the last one if several, else None."""
+    value = None
+    for place, argument in enumerate(arguments):
+        if argument == flag and place + 1 < len(arguments):
+            value = arguments[place + 1]
+        elif argument.startswith(f"{flag}="):
+            value = argument.split("=", 1)[1]
+    return value
+
+
+def shape_of(arguments: list[str]) -> MegatronShape | None:
+    """Return the shape that the checkpoint to load carries, or None without one.
+
+    The checkpoint in ``--save`` counts first: a run that was stopped goes on from there.
+
+    Raises:
+        UserError: ``--load`` is not a checkpoint folder, or its shape is damaged.
+    """
+    load = given(arguments, "--load")
+    if load is None:
+        return None
+    if not (Path(load) / "latest_checkpointed_iteration.txt").is_file():
+        raise UserError(
+            f"--load {load}: no Megatron checkpoint there; make one with "
+            "`layertracer convert to-megatron`"
+        )
+    return MegatronShape.load(Path(load)) if (Path(load) / FILE).is_file() else None
+
+
+def complete(arguments: list[str]) -> list[str]:
+    """Return the whole command line: what is filled in, then the user's own flags.
+
+    Raises:
+        UserError: a flag of the user contradicts the checkpoint's shape.
+    """
+    filled = list(COMMON_FLAGS)
+    shape = shape_of(arguments)
+    if shape is not None:
+        refuse_contradictions(shape, arguments)
+        filled += shape.megatron_flags()
+        filled += ["--tokenizer-model", str(Path(given(arguments, "--load") or "") / SOURCE)]
+    if cpu.needed():
+        filled += CPU_FLAGS
+    return filled + arguments
+
+
+def refuse_contradictions(shape: MegatronShape, arguments: list[str]) -> None:
+    """Raise UserError when ``arguments`` give a flag of the shape another value."""
+    for flag, value in shape.flags().items():
+        asked = given(arguments, flag)
+        if value is None or asked is None or asked == value:
+            continue
+        if _number(asked) is not None and _number(asked) == _number(value):
+            continue
+        raise UserError(
+            f"{flag} {asked}: the checkpoint's model has {value}; leave the flag out, the shape "
+            "comes from the checkpoint"
+        )
+
+
+def _number(text: str) -> float | None:
+    try:
+        return float(text)
+    except ValueError:
+        return None
