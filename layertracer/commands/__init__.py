@@ -4,6 +4,13 @@ Each module has ``register(app)``. Heavy imports (torch, transformers, megatron)
 command functions, so that ``--help`` answers at once.
 """
 
-from layertracer.commands import convert, doctor, estimate, plan, trace
+from layertracer.commands import convert, doctor, estimate, plan, prepare_data, trace
 
-COMMANDS = [convert.register, plan.register, doctor.register, estimate.register, trace.register]
+COMMANDS = [
+    convert.register,
+    plan.register,
+    doctor.register,
+    estimate.register,
+    trace.register,
+    prepare_data.register,
+]
