@@ -22,13 +22,19 @@ _Positive = Annotated[int, Field(ge=1)]
 
 
 class Experts(BaseModel):
-    """The mixture-of-experts part of every layer."""
+    """The mixture-of-experts part of every layer.
+
+    ``stacked``: the Hugging Face folder holds all experts of a layer in one tensor.
+    ``softmax_first``: probabilities over all experts, without renormalising over the chosen ones.
+    """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     num_experts: _Positive
     top_k: _Positive
     ffn_hidden_size: _Positive
+    stacked: bool = False
+    softmax_first: bool = False
 
 
 class MegatronShape(BaseModel):
@@ -36,6 +42,9 @@ class MegatronShape(BaseModel):
 
     ``num_attention_heads`` and ``num_query_groups`` are Megatron's; ``padded_query_groups`` of the
     groups are zeros that conversion added so that tensor parallelism divides the heads.
+    ``rope_scaling_factor`` is Llama 3's kind of scaling, ``rope_interpolation_factor`` the linear
+    kind. ``dtype`` is the type of the Hugging Face weights; ``other_dtypes`` names the tensors that
+    have another.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -54,14 +63,16 @@ class MegatronShape(BaseModel):
     vocab_size: _Positive
     max_position_embeddings: _Positive
     norm_epsilon: float
-    rotary_base: float
+    rotary_base: _Positive
     rope_scaling_factor: float | None = None
+    rope_interpolation_factor: _Positive | None = None
     tied_embeddings: bool
     qkv_bias: bool = False
     qk_layernorm: bool = False
     window: _Positive | None = None
     experts: Experts | None = None
     dtype: str
+    other_dtypes: dict[str, str] = {}
     source_fingerprint: str
 
     def flags(self) -> dict[str, str | None]:
@@ -79,9 +90,7 @@ class MegatronShape(BaseModel):
             "--normalization": "RMSNorm",
             "--norm-epsilon": repr(self.norm_epsilon),
             "--position-embedding-type": "rope",
-            "--rotary-base": f"{self.rotary_base:g}"
-            if self.rotary_base % 1
-            else str(int(self.rotary_base)),
+            "--rotary-base": str(self.rotary_base),
             "--rotary-percent": "1.0",
             "--swiglu": None,
             "--disable-bias-linear": None,
@@ -97,6 +106,8 @@ class MegatronShape(BaseModel):
         if self.rope_scaling_factor is not None:
             flags["--use-rope-scaling"] = None
             flags["--rope-scaling-factor"] = repr(self.rope_scaling_factor)
+        if self.rope_interpolation_factor is not None:
+            flags["--rotary-seq-len-interpolation-factor"] = str(self.rope_interpolation_factor)
         if self.window is not None:
             # Megatron counts the tokens to the left; the model's own counts the token itself too.
             flags["--window-size"] = f"({self.window - 1},0)"
@@ -105,13 +116,16 @@ class MegatronShape(BaseModel):
     def _expert_flags(self) -> dict[str, str | None]:
         if self.experts is None:
             return {}
-        return {
+        flags: dict[str, str | None] = {
             "--num-experts": str(self.experts.num_experts),
             "--moe-router-topk": str(self.experts.top_k),
             "--moe-ffn-hidden-size": str(self.experts.ffn_hidden_size),
             "--moe-router-load-balancing-type": "aux_loss",
             "--moe-token-dispatcher-type": "alltoall",
         }
+        if self.experts.softmax_first:
+            flags["--moe-router-pre-softmax"] = None
+        return flags
 
     def megatron_flags(self) -> list[str]:
         """Return the flags as a command line."""
