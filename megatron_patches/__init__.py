@@ -17,6 +17,10 @@ def apply() -> None:
     from megatron_patches import cpu, versions
 
     versions.check_version()
-    for patch in (cpu,):
+    cpu.apply()  # before anything imports Megatron's training package
+
+    from megatron_patches import checkpoint_load, distributed_adam, recompute
+
+    for patch in (distributed_adam, checkpoint_load, recompute):
         patch.apply()
     _applied = True

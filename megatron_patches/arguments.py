@@ -35,7 +35,11 @@ COMMON_FLAGS = [
     *("--log-interval", "1"),
     *("--eval-iters", "0"),
     *("--eval-interval", "1000000000"),
+    *("--logging-level", "30"),
     "--no-create-attention-mask-in-dataloader",
+    "--use-distributed-optimizer",
+    # The only format of optimizer state in which the plan can change.
+    "--dist-ckpt-optim-fully-reshardable",
 ]
 
 
@@ -69,10 +73,30 @@ def given(arguments: list[str], flag: str) -> str | None:
     return value
 
 
-def shape_of(arguments: list[str]) -> MegatronShape | None:
-    """Return the shape that the checkpoint to load carries, or None without one.
+def resumed(arguments: list[str]) -> list[str]:
+    """Return ``arguments`` so that a run with a checkpoint in ``--save`` goes on from there.
 
-    The checkpoint in ``--save`` counts first: a run that was stopped goes on from there.
+    Raises:
+        UserError: the checkpoint in ``--save`` is of another model than that in ``--load``.
+    """
+    save, load = given(arguments, "--save"), given(arguments, "--load")
+    if save is None or save == load or not _is_checkpoint(Path(save)):
+        return arguments
+    both = load is not None and all((Path(folder) / FILE).is_file() for folder in (load, save))
+    if both and MegatronShape.load(Path(load)) != MegatronShape.load(Path(save)):
+        raise UserError(
+            f"--save {save} holds a run of another model than --load {load}: choose another "
+            "folder, or remove it"
+        )
+    return [*arguments, "--load", save]
+
+
+def _is_checkpoint(folder: Path) -> bool:
+    return (folder / "latest_checkpointed_iteration.txt").is_file()
+
+
+def shape_of(arguments: list[str]) -> MegatronShape | None:
+    """Return the shape that the checkpoint in ``--load`` carries, or None without one.
 
     Raises:
         UserError: ``--load`` is not a checkpoint folder, or its shape is damaged.
@@ -80,7 +104,7 @@ def shape_of(arguments: list[str]) -> MegatronShape | None:
     load = given(arguments, "--load")
     if load is None:
         return None
-    if not (Path(load) / "latest_checkpointed_iteration.txt").is_file():
+    if not _is_checkpoint(Path(load)):
         raise UserError(
             f"--load {load}: no Megatron checkpoint there; make one with "
             "`layertracer convert to-megatron`"
@@ -92,8 +116,9 @@ def complete(arguments: list[str]) -> list[str]:
     """Return the whole command line: what is filled in, then the user's own flags.
 
     Raises:
-        UserError: a flag of the user contradicts the checkpoint's shape.
+        UserError: a flag of the user contradicts the checkpoint's shape, or a path is wrong.
     """
+    arguments = resumed(arguments)
     filled = list(COMMON_FLAGS)
     shape = shape_of(arguments)
     if shape is not None:
@@ -102,7 +127,21 @@ def complete(arguments: list[str]) -> list[str]:
         filled += ["--tokenizer-model", str(Path(given(arguments, "--load") or "") / SOURCE)]
     if cpu.needed():
         filled += CPU_FLAGS
+    refuse_missing_data(arguments)
     return filled + arguments
+
+
+def refuse_missing_data(arguments: list[str]) -> None:
+    """Raise UserError when the data set that ``--data-path`` names is not there."""
+    prefix = given(arguments, "--data-path")
+    if prefix is None or _number(prefix) is not None:  # a blend: weights and prefixes
+        return
+    for suffix in (".idx", ".bin"):
+        if not Path(prefix + suffix).is_file():
+            raise UserError(
+                f"--data-path {prefix}: no {prefix}{suffix}; make it with "
+                "`layertracer prepare-data`"
+            )
 
 
 def refuse_contradictions(shape: MegatronShape, arguments: list[str]) -> None:

@@ -1,10 +1,35 @@
-"""What surrounds a run: its records folder, and what the checkpoint needs beside it."""
+"""What surrounds a run: its plan, its records folder, and what its checkpoints need beside them."""
 
 from __future__ import annotations
 
+import os
 from argparse import Namespace
+from pathlib import Path
 from typing import Any
+
+from layertracer.checkpoint.sidecar import FILE, copy_sidecar
+from megatron_patches import freeze, plan_agreement, train_log
+
+RECORDS = "layertracer"
 
 
 def prepare(args: Namespace, model: Any) -> None:
-    """Prepare."""
+    """Freeze by plan when the model is built, and open the run's records.
+
+    Args:
+        model: Megatron's ``ModelConfig``; its ``pre_wrap_hooks`` run before DDP is built.
+    """
+    plan = freeze.load_plan(args)
+    model.pre_wrap_hooks.append(plan_agreement.hook(plan))
+    if plan is not None:
+        model.pre_wrap_hooks.append(freeze.hook(plan))
+    # Stacked layers can't be saved when some are frozen; one by one, the plan can change.
+    model.transformer.hetereogenous_dist_checkpoint = True
+    folder = Path(args.save) / RECORDS if args.save else None
+    if folder is not None and int(os.environ.get("RANK", "0")) == 0:
+        folder.mkdir(parents=True, exist_ok=True)
+        if plan is not None:
+            plan.save(folder / "plan.json")
+        if args.load and (Path(args.load) / FILE).is_file() and args.load != args.save:
+            copy_sidecar(Path(args.load), Path(args.save))
+    train_log.apply(folder)
