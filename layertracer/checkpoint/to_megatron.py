@@ -2,25 +2,28 @@
 
 from __future__ import annotations
 
+import os
 from argparse import Namespace
-from collections.abc import Iterator, Sequence
-from functools import partial
+from collections.abc import Iterator
+from functools import partial, reduce
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import Tensor
 
-from layertracer.checkpoint.families import Rule, extra_state_modules, layer_rules, model_rules
+from layertracer.checkpoint.families import extra_state_keys
 from layertracer.checkpoint.hf_config import megatron_shape
+from layertracer.checkpoint.hf_folder import DTYPES as STORED_DTYPES
 from layertracer.checkpoint.hf_folder import TensorSource, copy_everything_but_weights
 from layertracer.checkpoint.megatron_writer import Chunk, write_release
 from layertracer.checkpoint.progress import byte_progress
 from layertracer.checkpoint.sidecar import SOURCE, MegatronShape
+from layertracer.checkpoint.slots import Slot, slots
 from layertracer.files import atomic_directory, refuse_existing
 from layertracer.model_folder import ModelFolder
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
+THREADS = min(4, os.cpu_count() or 1)
 
 
 def to_megatron(
@@ -30,6 +33,7 @@ def to_megatron(
     tensor_parallel: int = 1,
     dtype: str | None = None,
     overwrite: bool = False,
+    threads: int = THREADS,
 ) -> MegatronShape:
     """Convert the model folder ``source`` into the Megatron checkpoint ``target``.
 
@@ -37,7 +41,8 @@ def to_megatron(
         tensor_parallel: the largest tensor-parallel size to train under. Where it does not divide
             the attention heads, head groups of zeros are added, which change no output and stay
             zero in training.
-        dtype: cast the weights; None keeps the stored type.
+        dtype: cast the weights; None keeps the stored types.
+        threads: how many tensors are read, fused and written at once.
 
     Raises:
         UserError: the model can't be expressed, a tensor is missing or left over, or ``target``
@@ -47,8 +52,8 @@ def to_megatron(
     refuse_existing(target, overwrite=overwrite)
     shape = megatron_shape(folder, tensor_parallel=tensor_parallel)
     tensors = TensorSource(folder)
-    chunks = list(_chunks(tensors, shape, DTYPES[dtype or shape.dtype]))
-    _check_coverage(tensors, shape)
+    check_source(tensors, shape)
+    chunks = list(_chunks(tensors, shape, DTYPES[dtype] if dtype else None))
     with (
         atomic_directory(target, overwrite=overwrite, inputs={"model": source}) as unfinished,
         byte_progress("writing", sum(chunk.bytes for chunk in chunks)) as written,
@@ -56,69 +61,49 @@ def to_megatron(
         write_release(
             unfinished,
             chunks=iter(chunks),
-            objects=_extra_states(shape),
+            objects={key: [None] for key in extra_state_keys(shape)},
             args=checkpoint_args(shape),
             written=written,
+            threads=threads,
         )
         shape.save(unfinished)
         copy_everything_but_weights(source, unfinished / SOURCE)
     return shape
 
 
-def _chunks(source: TensorSource, shape: MegatronShape, dtype: torch.dtype) -> Iterator[Chunk]:
-    for rule in model_rules(shape):
-        make = partial(_make, source, rule, rule.sources, shape, dtype)
-        size = _fused_size(source, rule, rule.sources, shape)
-        yield Chunk(rule.megatron, (0,) * len(size), size, size, dtype, make)
-    for layer in range(shape.num_layers):
-        for rule in layer_rules(shape):
-            names = [f"model.layers.{layer}.{name}" for name in rule.sources]
-            size = _fused_size(source, rule, names, shape)
-            yield Chunk(
-                key=f"decoder.layers.{rule.megatron}",
-                offsets=(layer, *(0,) * len(size)),
-                sizes=(1, *size),
-                global_size=(shape.num_layers, *size),
-                dtype=dtype,
-                make=partial(_make, source, rule, names, shape, dtype),
-            )
+def check_source(source: TensorSource, shape: MegatronShape) -> None:
+    """Raise UserError unless the folder holds the model's tensors, with their sizes, and no more.
+
+    A head that is missing though the config says untied is an error: never random weights.
+    """
+    used: set[str] = set()
+    for slot in slots(shape):
+        for name, size in slot.sources.items():
+            source.check(name, size)
+            used.add(name)
+    source.check_all_used(used, tied=shape.tied_embeddings)
 
 
-def _make(
-    source: TensorSource,
-    rule: Rule,
-    names: Sequence[str],
-    shape: MegatronShape,
-    dtype: torch.dtype,
-) -> Tensor:
-    return rule.fusion.join([source.read(name) for name in names], shape).to(dtype)
+def _chunks(
+    source: TensorSource, shape: MegatronShape, cast: torch.dtype | None
+) -> Iterator[Chunk]:
+    """Yield what to write. A key's layers share one type on disk, the widest of theirs."""
+    places = list(slots(shape))
+    widest: dict[str, torch.dtype] = {}
+    for slot in places:
+        stored = [STORED_DTYPES[source.header(name).dtype] for name in slot.sources]
+        known = [widest[slot.keys[0]]] if slot.keys[0] in widest else []
+        widest[slot.keys[0]] = reduce(torch.promote_types, [*known, *stored])
+    for slot in places:
+        dtype = cast or widest[slot.keys[0]]
+        make = partial(_make, source, slot, dtype)
+        for key in slot.keys:
+            yield Chunk(key, slot.place, slot.grid, slot.size, dtype, make)
 
 
-def _fused_size(
-    source: TensorSource, rule: Rule, names: Sequence[str], shape: MegatronShape
-) -> tuple[int, ...]:
-    """Return the size of the fused tensor, computed on tensors without storage."""
-    parts = [torch.empty(source.shape(name), device="meta") for name in names]
-    return tuple(rule.fusion.join(parts, shape).shape)
-
-
-def _check_coverage(source: TensorSource, shape: MegatronShape) -> None:
-    if shape.tied_embeddings:
-        source.drop_tied_head("model.embed_tokens.weight", "lm_head.weight")
-    used = {name for rule in model_rules(shape) for name in rule.sources}
-    for layer in range(shape.num_layers):
-        for rule in layer_rules(shape):
-            used |= {f"model.layers.{layer}.{name}" for name in rule.sources}
-    source.refuse_unused(used)
-
-
-def _extra_states(shape: MegatronShape) -> dict[str, Any]:
-    layers = shape.num_layers
-    states: dict[str, Any] = {"decoder.final_layernorm._extra_state/shard_0_1": [None]}
-    for module in extra_state_modules(shape):
-        for layer in range(layers):
-            states[f"decoder.layers.{module}._extra_state/shard_{layer}_{layers}"] = [None]
-    return states
+def _make(source: TensorSource, slot: Slot, dtype: torch.dtype) -> Tensor:
+    parts = [source.read(name).to(dtype) for name in slot.sources]
+    return slot.rule.fusion.join(parts, slot.shape)
 
 
 def checkpoint_args(shape: MegatronShape) -> Namespace:
@@ -134,8 +119,10 @@ def checkpoint_args(shape: MegatronShape) -> Namespace:
         max_position_embeddings=shape.max_position_embeddings,
         position_embedding_type="rope",
         add_position_embedding=True,
-        rotary_base=int(shape.rotary_base),
+        rotary_base=shape.rotary_base,
         rotary_percent=1.0,
+        rotary_interleaved=False,
+        rotary_seq_len_interpolation_factor=shape.rope_interpolation_factor,
         use_rope_scaling=shape.rope_scaling_factor is not None,
         rope_scaling_factor=shape.rope_scaling_factor or 8.0,
         add_bias_linear=False,
@@ -151,4 +138,18 @@ def checkpoint_args(shape: MegatronShape) -> Namespace:
         tensor_model_parallel_size=1,
         pipeline_model_parallel_size=1,
         ckpt_format="torch_dist",
+        **_expert_args(shape),
     )
+
+
+def _expert_args(shape: MegatronShape) -> dict[str, object]:
+    if shape.experts is None:
+        return {}
+    return {
+        "num_experts": shape.experts.num_experts,
+        "moe_ffn_hidden_size": shape.experts.ffn_hidden_size,
+        "moe_router_topk": shape.experts.top_k,
+        "moe_router_pre_softmax": shape.experts.softmax_first,
+        # A number: given as a list, Megatron looks for layers stored one by one.
+        "moe_layer_freq": 1,
+    }

@@ -83,7 +83,7 @@ def to_hf(
     """
     from layertracer.checkpoint.to_hf import to_hf as run
 
-    read = run(
+    exported = run(
         checkpoint,
         out,
         iteration=iteration,
@@ -91,4 +91,6 @@ def to_hf(
         max_shard_bytes=int(max_shard_gb * 1e9),
         overwrite=overwrite,
     )
-    typer.echo(f"wrote {out} from {read}")
+    for change, count in exported.casts.items():
+        typer.echo(f"cast {count} tensor(s) from {change}")
+    typer.echo(f"wrote {out} from {exported.checkpoint}")
