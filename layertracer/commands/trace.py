@@ -45,7 +45,7 @@ def trace(
         typer.Option(help="builtin, antsynnet:FILE, cmmlu:DIR, ceval:DIR or FILE.jsonl."),
     ] = "builtin",
     num_prompts: Annotated[int, typer.Option(min=1, help="How many, drawn by the seed.")] = 500,
-    shots: Annotated[int, typer.Option(min=0, help="Solved examples before a word pair.")] = 3,
+    shots: Annotated[int, typer.Option(min=0, help="Solved examples before a word pair.")] = 5,
     language: Annotated[
         str | None, typer.Option(help="Templates: en or zh. Default: the source's own.")
     ] = None,

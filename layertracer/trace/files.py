@@ -26,7 +26,7 @@ class TraceSettings(_Model):
 
     prompts: str = "builtin"
     num_prompts: Annotated[int, Field(ge=1)] = 500
-    shots: Annotated[int, Field(ge=0)] = 3
+    shots: Annotated[int, Field(ge=0)] = 5
     language: Language | None = None
     seed: Annotated[int, Field(ge=0)] = 0
     perturbation: Perturbation = Perturbation.MASK

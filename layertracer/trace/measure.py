@@ -46,25 +46,39 @@ def measure(
         UserError: the model's states are not finite.
     """
     states = _read_states(traced, prompts, disturbance, draws=2 if null_control else 1)
-    depths, count = states[0].shape[:2]
-    predicted = _answers(traced, states[0][-1])
-    target = predicted
-    if given_target:
-        target = torch.tensor([prompt.target for prompt in prompts], device=predicted.device)
-    flat = [variant.flatten(0, 1) for variant in states]
-    results = torch.zeros(1 + len(states[1:]), depths * count, dtype=torch.float64)
-    for rows in _chunks(depths * count, traced.vocab_size * len(states), traced.device):
-        wanted = target[torch.arange(rows.start, rows.stop, device=target.device) % count]
-        results[:, rows] = _compare(traced, [variant[rows] for variant in flat], wanted)
-    numbers = results.view(-1, depths, count).transpose(1, 2).numpy()
+    given = torch.tensor([prompt.target for prompt in prompts]) if given_target else None
+    numbers, predicted = _decode_all(traced, states, given)
     return Measured(
         index=np.array([prompt.index for prompt in prompts]),
         p=numbers[0],
         js=numbers[1],
         js_null=numbers[2] if null_control else None,
-        target=target.cpu().numpy(),
+        target=(predicted if given is None else given).cpu().numpy(),
         predicted=predicted.cpu().numpy(),
     )
+
+
+def _decode_all(
+    traced: TracedModel, states: list[Tensor], given: Tensor | None
+) -> tuple[NDArray[np.float64], Tensor]:
+    """Return P(target), JS and null JS ``[2 or 3, prompts, layers + 1]``, and the answers.
+
+    The last depth is decoded first: its most probable token is the target of the others.
+    """
+    depths, count = states[0].shape[:2]
+    flat = [variant.flip(0).flatten(0, 1) for variant in states]
+    results = torch.zeros(len(states), depths * count, dtype=torch.float64)
+    predicted = torch.zeros(count, dtype=torch.long, device=traced.device)
+    target = predicted if given is None else given.to(traced.device)
+    for rows in _chunks(depths * count, traced.vocab_size * len(states), traced.device):
+        decoded = traced.lens.decode(torch.cat([variant[rows] for variant in flat]))
+        log_probs = decoded.log_softmax(-1).chunk(len(states))
+        last = slice(rows.start, min(rows.stop, count))
+        if last.start < count:
+            predicted[last] = log_probs[0][: last.stop - last.start].argmax(-1)
+        wanted = torch.arange(rows.start, rows.stop, device=traced.device) % count
+        results[:, rows] = _compare(log_probs, target[wanted])
+    return results.view(-1, depths, count).flip(1).transpose(1, 2).numpy(), predicted
 
 
 def _read_states(
@@ -87,16 +101,9 @@ def _read_states(
     return list(states.chunk(1 + draws, dim=1))
 
 
-def _answers(traced: TracedModel, last: Tensor) -> Tensor:
-    """Return the most probable token of each of the last states ``[prompts, hidden]``."""
-    chunks = _chunks(len(last), traced.vocab_size, traced.device)
-    return torch.cat([traced.lens.decode(last[rows]).argmax(-1) for rows in chunks])
-
-
-def _compare(traced: TracedModel, variants: list[Tensor], target: Tensor) -> Tensor:
+def _compare(log_probs: tuple[Tensor, ...], target: Tensor) -> Tensor:
     """Return P(target), JS and, with three variants, null JS of each row: ``[2 or 3, rows]``."""
-    log_probs = traced.lens.decode(torch.cat(variants)).log_softmax(-1)
-    clean, *perturbed = log_probs.chunk(len(variants))
+    clean, *perturbed = log_probs
     found = [clean.gather(-1, target[:, None])[:, 0].exp(), js_divergence(clean, perturbed[0])]
     if len(perturbed) == 2:
         found.append(js_divergence(*perturbed))

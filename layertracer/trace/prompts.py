@@ -51,7 +51,7 @@ class PromptChoice:
     source: str = "builtin"
     count: int = 500
     seed: int = 0
-    shots: int = 3
+    shots: int = 5
     language: Language | None = None
 
 

@@ -19,7 +19,7 @@ def test_built_in_prompts_are_many_bilingual_and_solved() -> None:
     assert all(p.target and not p.text.endswith(p.target) for p in prompts)
     hot = next(p for p in prompts if p.text.endswith("The opposite of hot is"))
     assert hot.target == " cold"
-    assert hot.text.count(".\n") == 3, "three solved examples come first"
+    assert hot.text.count(".\n") == 5, "five solved examples come first"
     assert "opposite of hot is cold" not in hot.text
 
 
