@@ -24,14 +24,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from layertracer.checkpoint.probe import EMBEDDING, LOGITS, layer_file
 from layertracer.errors import EXIT_USER_ERROR, UserError
-
-EMBEDDING, LOGITS = "embedding.pt", "logits.pt"
-
-
-def layer_file(layer: int) -> str:
-    """Return the name of the file with the output of decoder layer ``layer`` (0-based)."""
-    return f"layer-{layer:04d}.pt"
 
 
 def main() -> None:

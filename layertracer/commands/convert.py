@@ -94,3 +94,45 @@ def to_hf(
     for change, count in exported.casts.items():
         typer.echo(f"cast {count} tensor(s) from {change}")
     typer.echo(f"wrote {out} from {exported.checkpoint}")
+
+
+@convert.command("verify")
+def verify(
+    model: Annotated[Path, typer.Argument(help="A Hugging Face model folder.")],
+    checkpoint: Annotated[Path, typer.Argument(help="A Megatron checkpoint folder.")],
+    iteration: Annotated[int | None, typer.Option(help="Which one. Default: the latest.")] = None,
+    logits: Annotated[
+        bool, typer.Option(help="Run both models too: float32, both in memory one after another.")
+    ] = True,
+    tokens: Annotated[
+        int, typer.Option(min=1, help="Tokens of the long text (at most the model's context).")
+    ] = 4096,
+    text: Annotated[Path | None, typer.Option(help="A text file. Default: one of ours.")] = None,
+    tp: Annotated[int, typer.Option(min=1, help="Tensor-parallel size of the run.")] = 1,
+    pp: Annotated[int, typer.Option(min=1, help="Pipeline-parallel size of the run.")] = 1,
+    tolerance: Annotated[float, typer.Option(help="Largest difference of a logit.")] = 1e-4,
+) -> None:
+    """Prove that a model folder and a checkpoint are the same model.
+
+    Weights bit by bit; then both are run on real text, short and long, and every layer's output is
+    compared. Exit code 1 where they differ.
+
+    Example: `layertracer convert verify weights/ megatron/`
+    """
+    from layertracer.checkpoint.sidecar import MegatronShape
+    from layertracer.checkpoint.verify import Layout, compare_outputs, compare_weights
+    from layertracer.checkpoint.verify_table import print_outputs, print_weights
+
+    same = print_weights(compare_weights(model, checkpoint, iteration=iteration))
+    if logits:
+        longest = min(tokens, MegatronShape.load(checkpoint).max_position_embeddings)
+        reports = compare_outputs(
+            model,
+            checkpoint,
+            lengths=sorted({min(64, longest), longest}),
+            text=text,
+            iteration=iteration,
+            layout=Layout(tp, pp),
+        )
+        same = print_outputs(reports, tolerance) and same
+    raise typer.Exit(0 if same else 1)
