@@ -7,15 +7,18 @@ from dataclasses import dataclass
 
 import numpy as np
 import plotly.graph_objects as go
+from matplotlib.axes import Axes
+from matplotlib.colors import to_rgba
 
-from layertracer.report import plotly_view
+from layertracer.report import plotly_view, png_view
 from layertracer.report.chart import LineChart, Mark, Section, Series, Table
 from layertracer.trace.files import Estimate, TraceFile
 from layertracer.trace.printing import summary_lines
 
 # Single curves a page offers; more would only make the page heavy.
 MOST_PROMPTS = 60
-_KIND_COLOURS = ["rgba(230,159,0,0.13)", "rgba(86,180,233,0.13)", "rgba(204,121,167,0.13)"]
+_KIND_COLOURS = ["#E69F00", "#56B4E9", "#CC79A7"]
+_SHADE = 0.15
 
 
 @dataclass(frozen=True)
@@ -186,29 +189,34 @@ def _ending(text: str, length: int = 36) -> str:
 
 
 @plotly_view.figure.register
-def _draw(chart: LayerChart) -> go.Figure:
+def _figure(chart: LayerChart) -> go.Figure:
     drawn = plotly_view.figure.dispatch(LineChart)(chart)
-    _shade_kinds(drawn, chart.kinds)
+    named: set[str] = set()
+    for (first, last, kind), colour in shaded_ranges(chart.kinds):
+        drawn.add_vrect(
+            x0=first - 0.5, x1=last + 0.5, fillcolor=colour, opacity=_SHADE, line_width=0
+        )
+        if kind not in named:
+            named.add(kind)
+            drawn.add_trace(_legend_entry(kind, colour))
     if chart.single:
         _add_menu(drawn, chart.single)
     return drawn
 
 
-def _shade_kinds(drawn: go.Figure, kinds: Sequence[str]) -> None:
-    """Shade every layer that isn't of the most frequent kind, and name the kinds in the legend."""
-    for (first, last, kind), colour in shaded_ranges(kinds):
-        drawn.add_vrect(x0=first - 0.5, x1=last + 0.5, fillcolor=colour, line_width=0)
-        shown = any(trace.name == kind for trace in drawn.data)
-        drawn.add_trace(
-            go.Scatter(
-                name=kind,
-                x=[None],
-                y=[None],
-                mode="markers",
-                marker={"color": colour.replace("0.13", "0.6"), "symbol": "square", "size": 12},
-                showlegend=not shown,
-            )
-        )
+def _legend_entry(kind: str, colour: str) -> go.Scatter:
+    marker = {"color": colour, "symbol": "square", "size": 12, "opacity": 0.5}
+    return go.Scatter(name=kind, x=[None], y=[None], mode="markers", marker=marker)
+
+
+@png_view._draw.register
+def _picture(chart: LayerChart, axes: Axes) -> None:
+    named: set[str] = set()
+    for (first, last, kind), colour in shaded_ranges(chart.kinds):
+        label = None if kind in named else kind
+        named.add(kind)
+        axes.axvspan(first - 0.5, last + 0.5, color=to_rgba(colour, _SHADE), lw=0, label=label)
+    png_view._draw.dispatch(LineChart)(chart, axes)
 
 
 def shaded_ranges(kinds: Sequence[str]) -> list[tuple[tuple[int, int, str], str]]:
