@@ -4,11 +4,12 @@ Each module has ``register(app)``. Heavy imports (torch, transformers, megatron)
 command functions, so that ``--help`` answers at once.
 """
 
-from layertracer.commands import compare, convert, doctor, estimate, plan, prepare_data, trace
+from layertracer.commands import compare, convert, demo, doctor, estimate, plan, prepare_data, trace
 
 COMMANDS = [
     compare.register,
     convert.register,
+    demo.register,
     plan.register,
     doctor.register,
     estimate.register,

