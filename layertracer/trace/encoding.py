@@ -52,7 +52,7 @@ def encode_prompts(
     encoded = []
     for index, prompt in enumerate(prompts):
         where = f"prompt {index + 1} ({prompt.source})"
-        ids = tokenizer(prompt.text)["input_ids"]
+        ids = _until_last_token(prompt.text, tokenizer)
         if not ids:
             raise UserError(f"{where} has no token: remove it")
         if max(ids) >= vocab_size:
@@ -74,6 +74,16 @@ def encode_prompts(
         context = np.arange(leading, len(ids) - 1)
         encoded.append(EncodedPrompt(index, prompt, np.array(ids), context, target, occurrence))
     return encoded
+
+
+def _until_last_token(text: str, tokenizer: Any) -> list[int]:
+    """Return the ids of ``text`` without what the tokenizer puts behind it (EOS, SEP)."""
+    ids = tokenizer(text)["input_ids"]
+    bare = tokenizer(text, add_special_tokens=False)["input_ids"]
+    for start in range(len(ids) - len(bare) + 1):
+        if ids[start : start + len(bare)] == bare:
+            return ids[: start + len(bare)]
+    return ids
 
 
 def _leading_specials(ids: list[int], tokenizer: Any) -> int:

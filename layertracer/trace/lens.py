@@ -61,6 +61,7 @@ class Lens:
     def __init__(self, model: nn.Module) -> None:
         self.model = model
         self.layers = find_layers(model)
+        self.hidden_size = 0  # known once probed
         self._rest: list[tuple[Any, ...] | None] = []
 
     @property
@@ -97,7 +98,9 @@ class Lens:
             None if isinstance(outputs[i], Tensor) else tuple(outputs[i][1:])
             for i in range(self.num_layers)
         ]
-        return hidden_of(outputs[self.num_layers - 1]), logits
+        last = hidden_of(outputs[self.num_layers - 1])
+        self.hidden_size = last.shape[-1]
+        return last, logits
 
     @torch.inference_mode()
     def read(

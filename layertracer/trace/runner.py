@@ -245,7 +245,7 @@ def _model_info(folder: ModelFolder, traced: TracedModel) -> ModelInfo:
         fingerprint=folder.fingerprint,
         architecture=type(traced.model).__name__,
         num_layers=traced.num_layers,
-        hidden_size=traced.model.config.get_text_config(decoder=True).hidden_size,
+        hidden_size=traced.lens.hidden_size,
         vocab_size=traced.vocab_size,
         lens_difference=traced.logit_difference,
     )

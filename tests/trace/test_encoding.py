@@ -1,5 +1,6 @@
 import numpy as np
 import pytest
+from tokenizers import processors
 
 from layertracer.errors import UserError
 from layertracer.trace.encoding import EncodedPrompt, encode_prompts, replacement_token
@@ -81,3 +82,17 @@ def test_masking_uses_mask_unk_pad_or_eos_whichever_exists_first() -> None:
     tokenizer.eos_token = None
     with pytest.raises(UserError, match="has no mask, unk, pad or eos token"):
         replacement_token(tokenizer)
+
+
+def test_the_answer_position_is_before_what_a_tokenizer_appends() -> None:
+    tokenizer = byte_tokenizer(bos=True)
+    tokenizer.backend_tokenizer.post_processor = processors.TemplateProcessing(
+        single="<s> $A </s>", special_tokens=[("<s>", 1), ("</s>", 2)]
+    )
+    assert tokenizer("ab")["input_ids"][-1] == 2
+    (made,) = encode_prompts(
+        [Prompt("ab", "all", "x", "c")], tokenizer, limit=None, vocab_size=320, truncate=False
+    )
+    plain = encode("ab", target="c")[0]
+    np.testing.assert_array_equal(made.ids, plain.ids)
+    assert made.target == plain.target

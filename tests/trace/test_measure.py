@@ -124,3 +124,19 @@ def test_states_that_are_not_finite_name_the_prompt(prompts: list[EncodedPrompt]
             traced, prompts, Disturbance(Perturbation.MASK, 0.5, 0), null_control=False,
             given_target=False,
         )  # fmt: skip
+
+
+def test_logits_alive_at_once_do_not_grow_with_prompts(
+    traced: TracedModel, prompts: list[EncodedPrompt], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Memory: no more rows are decoded together than the budget allows."""
+    sizes: list[int] = []
+    own = traced.lens.decode
+    monkeypatch.setattr(traced.lens, "decode", lambda s: sizes.append(len(s)) or own(s))
+    monkeypatch.setitem(module.LOGITS_PER_CHUNK, "cpu", 20 * 320)
+    measure(
+        traced, prompts * 20, Disturbance(Perturbation.MASK, 0.5, 0), null_control=True,
+        given_target=False,
+    )  # fmt: skip
+    assert max(sizes) <= 20
+    assert sum(sizes) == len(prompts) * 20 * 5 * 3
