@@ -48,8 +48,10 @@ build_extension() {
 }
 
 sources_digest() {
-    cat scripts/setup.sh requirements/lock.txt setup.py pyproject.toml \
-        $(find csrc -type f | LC_ALL=C sort) | sha256sum | cut -d ' ' -f 1
+    {
+        cat scripts/setup.sh requirements/lock.txt setup.py pyproject.toml
+        find csrc -type f | LC_ALL=C sort | xargs -r cat
+    } | sha256sum | cut -d ' ' -f 1
 }
 
 main() {
