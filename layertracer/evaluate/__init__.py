@@ -1,0 +1,1 @@
+"""C-Eval and CMMLU: questions, prompts, scoring, statistics, history."""
