@@ -7,11 +7,54 @@ Switches (environment):
   MAX_JOBS               parallel compile jobs of ninja
 """
 
+import os
+import shutil
 from pathlib import Path
 
+import torch
 from setuptools import find_packages, setup
 
 ROOT = Path(__file__).parent
+
+
+def cuda_home() -> Path | None:
+    """Return the CUDA toolkit: by CUDA_HOME, beside nvcc, or in its usual place."""
+    nvcc = shutil.which("nvcc")
+    candidates = [os.environ.get("CUDA_HOME"), nvcc and Path(nvcc).resolve().parent.parent]
+    for candidate in [*candidates, "/usr/local/cuda"]:
+        if candidate and (Path(candidate) / "include" / "cuda_runtime.h").is_file():
+            return Path(candidate)
+    return None
+
+
+if home := cuda_home():
+    os.environ["CUDA_HOME"] = str(home)  # read by torch when the next line is run
+from torch.utils.cpp_extension import BuildExtension, CppExtension, CUDAExtension  # noqa: E402
+
+SOURCES = ["csrc/bindings.cpp", "csrc/layer_stats_cpu.cpp"]
+CUDA_SOURCES = ["csrc/layer_stats.cu"]
+CXX_FLAGS = ["-O3", "-std=c++20", "-Wall"]
+
+
+def with_cuda() -> bool:
+    """Whether to build the CUDA kernels."""
+    asked = os.environ.get("LAYERTRACER_CUDA")
+    if asked is not None:
+        return asked == "1"
+    return torch.version.cuda is not None and home is not None and bool(shutil.which("nvcc"))
+
+
+def extension() -> CppExtension:
+    """Describe the extension ``layertracer._C``."""
+    if not with_cuda():
+        return CppExtension("layertracer._C", SOURCES, extra_compile_args={"cxx": CXX_FLAGS})
+    os.environ.setdefault("TORCH_CUDA_ARCH_LIST", "8.0;9.0;10.0")
+    defined = "-DLAYERTRACER_CUDA"
+    return CUDAExtension(
+        "layertracer._C",
+        SOURCES + CUDA_SOURCES,
+        extra_compile_args={"cxx": [*CXX_FLAGS, defined], "nvcc": ["-O3", "-std=c++20", defined]},
+    )
 
 
 def requirements() -> list[str]:
@@ -30,4 +73,6 @@ setup(
     install_requires=requirements(),
     extras_require={"gpu": ["transformer-engine[pytorch]", "apex"]},
     entry_points={"console_scripts": ["layertracer=layertracer.cli:main"]},
+    ext_modules=[extension()],
+    cmdclass={"build_ext": BuildExtension},
 )
