@@ -17,7 +17,9 @@ def register(app: typer.Typer) -> None:
 
 def estimate(
     plan: Annotated[Path, typer.Argument(help="The plan file.")],
-    model: Annotated[Path, typer.Option(help="The Hugging Face model folder.")],
+    model: Annotated[
+        Path, typer.Option(help="The Hugging Face model folder, or a config.json alone.")
+    ],
     tp: Annotated[int, typer.Option(min=1, help="Tensor-parallel size.")] = 1,
     pp: Annotated[int, typer.Option(min=1, help="Pipeline-parallel size.")] = 1,
     dp: Annotated[int, typer.Option(min=1, help="Data-parallel size.")] = 1,
@@ -36,16 +38,13 @@ def estimate(
 
     Example: `layertracer estimate plan.json --model weights/ --tp 2 --pp 2 --dp 4`
     """
-    from layertracer.estimate.settings import Layout, model_shape
+    from layertracer.estimate.settings import Layout, read_shape
     from layertracer.estimate.table import print_estimate
-    from layertracer.model_folder import ModelFolder
     from layertracer.plan import FreezePlan
 
     loaded = FreezePlan.load(plan)
-    folder = ModelFolder(model)
-    loaded.check_model(
-        num_layers=folder.num_layers, tied_embeddings=folder.tied_embeddings, source=str(plan)
-    )
+    shape = read_shape(model)
+    loaded.check_model(num_layers=shape.num_layers, tied_embeddings=shape.tied, source=str(plan))
     layout = Layout(
         tensor=tp,
         pipeline=pp,
@@ -58,4 +57,4 @@ def estimate(
         bf16=bf16,
         recompute=recompute,
     )
-    print_estimate(loaded, model_shape(folder), layout)
+    print_estimate(loaded, shape, layout)

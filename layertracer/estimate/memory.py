@@ -96,6 +96,20 @@ def layer_activations(shape: ModelShape, *, trains: bool, trained_below: bool) -
     return kept + (2 * shape.hidden + shape.ffn if trains else 0)
 
 
+def _kept(shape: ModelShape, recompute: Recompute, *, trains: bool, trained_below: bool) -> int:
+    """Return what :func:`layer_activations` leaves under ``recompute``.
+
+    Full: the layer's input. Selective: without the feed-forward part (gate and up halves, input of
+    fc2, normalised input of fc1).
+    """
+    kept = layer_activations(shape, trains=trains, trained_below=trained_below)
+    if recompute is Recompute.FULL:
+        return min(kept, shape.hidden)
+    if recompute is Recompute.SELECTIVE and kept:
+        return kept - 2 * shape.ffn - (shape.hidden + shape.ffn if trains else 0)
+    return kept
+
+
 def _activations(
     shape: ModelShape, phase: Phase, layout: Layout, stages: Sequence[range], number: int
 ) -> float:
@@ -105,8 +119,8 @@ def _activations(
     elements = 0
     for layer in stages[number]:
         below = phase.embedding or any(phase.trains_layer(m) for m in range(layer))
-        kept = layer_activations(shape, trains=phase.trains_layer(layer), trained_below=below)
-        elements += min(kept, shape.hidden) if layout.recompute is Recompute.FULL else kept
+        trains = phase.trains_layer(layer)
+        elements += _kept(shape, layout.recompute, trains=trains, trained_below=below)
     # Without sequence parallelism every rank keeps whole inputs: counted as if nothing were split.
     split = layout.tensor if layout.sequence_parallel or layout.tensor == 1 else 1
     logits = 0.0

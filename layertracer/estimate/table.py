@@ -8,7 +8,7 @@ from rich.console import Console
 from rich.table import Table
 
 from layertracer.estimate.memory import StageMemory, stage_memory
-from layertracer.estimate.settings import Layout, ModelShape, equal_split
+from layertracer.estimate.settings import Layout, ModelShape, equal_split, full_phase
 from layertracer.estimate.time import balanced_split, layout_flag, stage_costs, step_time
 from layertracer.plan import FreezePlan, Phase
 
@@ -18,7 +18,7 @@ GIB = 2**30
 def print_estimate(plan: FreezePlan, shape: ModelShape, layout: Layout) -> None:
     """Print memory per rank and the step-time ratio of each phase, and a balanced split."""
     console = Console()
-    full = _full_phase(shape)
+    full = full_phase(shape)
     for phase in plan.phases:
         if len(plan.phases) > 1:
             console.rule(f"from step {phase.at_step}")
@@ -63,11 +63,6 @@ def _print_time(
     ratio = step_time(costs, layout.micro_batches) / reference
     shown = " | ".join(f"{cost:.1f}" for cost in costs)
     console.print(f"{name}: {ratio:.3f} of full training (cost per stage: {shown})")
-
-
-def _full_phase(shape: ModelShape) -> Phase:
-    layers = tuple(range(shape.num_layers))
-    return Phase(layers=layers, embedding=True, final_norm=True, output_layer=True)
 
 
 def _full_time(shape: ModelShape, full: Phase, layout: Layout) -> float:

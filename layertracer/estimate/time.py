@@ -28,11 +28,15 @@ def layer_costs(shape: ModelShape, phase: Phase, layout: Layout) -> list[float]:
 
     A trained layer costs forward, input gradient and weight gradient; a frozen layer above a
     trained part passes gradients through (no weight gradient); a frozen layer with nothing
-    trained below runs forward only. Full recompute adds a forward pass wherever there is a
-    backward pass.
+    trained below runs forward only. Recompute adds a forward pass, of everything or of the
+    feed-forward part, wherever there is a backward pass.
     """
     rho = attention_share(shape, layout.sequence_length)
-    again = (1 + rho) if layout.recompute is Recompute.FULL else 0.0
+    again = 0.0
+    if layout.recompute is Recompute.FULL:
+        again = 1 + rho
+    elif layout.recompute is Recompute.SELECTIVE:
+        again = 3 * shape.hidden * shape.ffn / shape.split_layer(0)[0]
     costs = []
     trained_below = phase.embedding
     for layer in range(shape.num_layers):
