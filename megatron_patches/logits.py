@@ -24,8 +24,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from layertracer.checkpoint.probe import EMBEDDING, LOGITS, layer_file
+from layertracer.checkpoint.probe import EMBEDDING, LOGITS, has_tokenizer, layer_file
+from layertracer.checkpoint.sidecar import SOURCE
 from layertracer.errors import EXIT_USER_ERROR, UserError
+from megatron_patches.arguments import given
 
 
 def main() -> None:
@@ -54,7 +56,7 @@ def forward(arguments: Sequence[str]) -> None:
     import megatron_patches
 
     megatron_patches.apply()
-    chunks = _build_and_load([*rest, *_flags_for(len(tokens))])
+    chunks = _build_and_load([*_flags_for(len(tokens)), *_tokenizer(rest), *rest])
     probe.probe_out.mkdir(parents=True, exist_ok=True)
     with torch.no_grad(), _recording(chunks, probe.probe_out):
         _run(chunks, tokens, partial(_write_logits, probe.probe_out, probe.probe_logits))
@@ -72,10 +74,16 @@ def _probe_arguments(arguments: Sequence[str]) -> tuple[argparse.Namespace, list
 def _flags_for(length: int) -> list[str]:
     return [
         *("--seq-length", str(length)),
-        *("--micro-batch-size", "1", "--global-batch-size", "1", "--train-iters", "1"),
+        *("--micro-batch-size", "1", "--train-iters", "1"),
         *("--lr", "0", "--lr-decay-style", "constant"),
         *("--skip-train", "--no-load-optim", "--no-load-rng", "--finetune"),
     ]
+
+
+def _tokenizer(arguments: list[str]) -> list[str]:
+    """Megatron wants a tokenizer at its start, though none is used: for models without one."""
+    source = Path(given(arguments, "--load") or "") / SOURCE
+    return [] if has_tokenizer(source) else ["--tokenizer-type", "NullTokenizer"]
 
 
 def _build_and_load(arguments: list[str]) -> list[Any]:

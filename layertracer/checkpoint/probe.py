@@ -24,9 +24,9 @@ def layer_file(layer: int) -> str:
     return f"layer-{layer:04d}.pt"
 
 
-def has_tokenizer(folder: ModelFolder) -> bool:
-    """Whether the model folder holds a tokenizer."""
-    return any((folder.path / name).is_file() for name in _TOKENIZER_FILES)
+def has_tokenizer(folder: Path) -> bool:
+    """Whether the folder holds a tokenizer."""
+    return any((folder / name).is_file() for name in _TOKENIZER_FILES)
 
 
 def probe_tokens(folder: ModelFolder, length: int, text: Path | None = None) -> Tensor:
@@ -38,7 +38,7 @@ def probe_tokens(folder: ModelFolder, length: int, text: Path | None = None) -> 
     Raises:
         UserError: ``text`` is missing or too short.
     """
-    if not has_tokenizer(folder):
+    if not has_tokenizer(folder.path):
         generator = torch.Generator().manual_seed(0)
         return torch.randint(folder.text_config["vocab_size"], (length,), generator=generator)
     from layertracer.data.tokenizers import load_tokenizer

@@ -120,8 +120,6 @@ class MegatronShape(BaseModel):
             "--num-experts": str(self.experts.num_experts),
             "--moe-router-topk": str(self.experts.top_k),
             "--moe-ffn-hidden-size": str(self.experts.ffn_hidden_size),
-            "--moe-router-load-balancing-type": "aux_loss",
-            "--moe-token-dispatcher-type": "alltoall",
         }
         if self.experts.softmax_first:
             flags["--moe-router-pre-softmax"] = None

@@ -153,7 +153,7 @@ def compare_outputs(
             run_megatron(
                 checkpoint, Path(scratch) / "tokens.pt", out, iteration, layout or Layout()
             )
-        hf = _load_hf(model)
+        hf = load_hf(model)
         for length in lengths:
             tokens = probe_tokens(folder, length, text)
             reports.append(compare_with_hf(hf, tokens, Path(scratch) / str(length)))
@@ -188,7 +188,8 @@ def _last(lines: Sequence[str]) -> str:
     return (named or [*lines, "no message"])[-1 if not named else 0]
 
 
-def _load_hf(model: Path) -> Any:
+def load_hf(model: Path) -> Any:
+    """Return the model of a folder in float32, for evaluation."""
     from transformers import AutoModelForCausalLM
     from transformers.utils import logging
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
+import torch
+
 from layertracer.plan import FreezePlan, Strategy
 from megatron_patches import logits, pretrain
 from tests.distributed.session import Session, forget_run
@@ -61,6 +63,7 @@ def train(session: Session, name: str, flags: list[str], arm: Strategy | None) -
         if session.rank == 0:
             made = FreezePlan.from_strategy(arm, num_layers=2, tied_embeddings=True, boundary=1)
             made.save(file)
+        torch.distributed.barrier()
         plan = ["--freeze-plan", str(file)]
     command = list(sys.argv)
     pretrain.train(
