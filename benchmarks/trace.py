@@ -36,8 +36,9 @@ from layertracer.trace.perturbation import (
     clean_row,
     perturbed_row,
 )
+from layertracer.trace.prepare import batches, load_tokenizer
 from layertracer.trace.prompts import PromptChoice, load_prompts
-from layertracer.trace.runner import BATCH_TOKENS, batches, load_tokenizer
+from layertracer.trace.runner import BATCH_TOKENS
 
 Batch = list[EncodedPrompt]
 

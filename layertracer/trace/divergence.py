@@ -28,6 +28,14 @@ def js_divergence(log_p: Tensor, log_q: Tensor) -> Tensor:
     Args:
         log_p, log_q: normalised log-probabilities, ``[rows, vocabulary]``, float32 or float64.
     """
+    return js_sum(log_p, log_q).clamp_(0.0, LN2)
+
+
+def js_sum(log_p: Tensor, log_q: Tensor) -> Tensor:
+    """Return what the columns given add to ``js_divergence``: the whole for a whole vocabulary.
+
+    Parts of a vocabulary that is split over ranks are summed up and then clamped.
+    """
     step = _CPU_ROWS if log_p.device.type == "cpu" else len(log_p)
     parts = zip(log_p.split(step), log_q.split(step), strict=True)
     return torch.cat([_js_of_rows(p, q) for p, q in parts])
@@ -42,4 +50,4 @@ def _js_of_rows(log_p: Tensor, log_q: Tensor) -> Tensor:
     log_cosh = difference.square().div_(four_p_q).log1p_().clamp_(max=_LARGEST_LOG_COSH)
     terms = difference.mul_(log_ratio).sub_(p.add_(q).mul_(log_cosh))
     # float64 from here: ln 2 rounded to float32 is above ln 2.
-    return terms.sum(-1).double().mul_(0.25).clamp_(0.0, LN2)
+    return terms.sum(-1).double().mul_(0.25)

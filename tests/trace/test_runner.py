@@ -12,7 +12,8 @@ import pytest
 from layertracer.errors import UserError
 from layertracer.trace import metrics, runner
 from layertracer.trace.files import TraceFile, TraceSettings
-from layertracer.trace.runner import batches, run_trace
+from layertracer.trace.prepare import batches
+from layertracer.trace.runner import run_trace
 from tests.trace.conftest import byte_tokenizer, save_model
 
 FEW = {"num_prompts": 12, "bootstrap": 50, "shots": 1}
