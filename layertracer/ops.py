@@ -49,7 +49,7 @@ def layer_grad_stats(
             counts). None means 1 for each.
 
     Raises:
-        ValueError: lists of different lengths, a layer out of range, a tensor that isn't contiguous.
+        ValueError: lists of different lengths, a layer out of range, a tensor not contiguous.
         TypeError: a tensor of another type.
     """
     if not tensors:  # torch finds an op's implementation by its tensors

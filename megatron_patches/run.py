@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from layertracer.checkpoint.sidecar import FILE, copy_sidecar
-from megatron_patches import freeze, plan_agreement, train_log
+from megatron_patches import freeze, layer_stats, plan_agreement, train_log
 
 RECORDS = "layertracer"
 
@@ -32,4 +32,5 @@ def prepare(args: Namespace, model: Any) -> None:
             plan.save(folder / "plan.json")
         if args.load and (Path(args.load) / FILE).is_file() and args.load != args.save:
             copy_sidecar(Path(args.load), Path(args.save))
-    train_log.apply(folder)
+    layer_stats.apply(args.layer_stats_interval, folder)
+    train_log.apply(folder)  # outside the statistics, so that its times hold their cost

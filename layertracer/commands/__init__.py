@@ -4,7 +4,17 @@ Each module has ``register(app)``. Heavy imports (torch, transformers, megatron)
 command functions, so that ``--help`` answers at once.
 """
 
-from layertracer.commands import compare, convert, demo, doctor, estimate, plan, prepare_data, trace
+from layertracer.commands import (
+    compare,
+    convert,
+    demo,
+    doctor,
+    estimate,
+    plan,
+    prepare_data,
+    report,
+    trace,
+)
 
 COMMANDS = [
     compare.register,
@@ -15,4 +25,5 @@ COMMANDS = [
     estimate.register,
     trace.register,
     prepare_data.register,
+    report.register,
 ]
