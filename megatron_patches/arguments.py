@@ -37,6 +37,8 @@ COMMON_FLAGS = [
     *("--eval-interval", "1000000000"),
     *("--logging-level", "30"),
     "--no-create-attention-mask-in-dataloader",
+    # SIGTERM: save at the end of the step, and end with code 0.
+    "--exit-signal-handler",
     "--use-distributed-optimizer",
     # The only format of optimizer state in which the plan can change.
     "--dist-ckpt-optim-fully-reshardable",

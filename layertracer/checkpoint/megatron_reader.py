@@ -77,6 +77,20 @@ class _MetadataUnpickler(pickle.Unpickler):
         return super().find_class(module, name)
 
 
+def read_index(folder: Path) -> Metadata:
+    """Return the index of one iteration's folder: what is stored, in which file, at which byte.
+
+    Raises:
+        UserError: it is damaged.
+    """
+    file = folder / ".metadata"
+    with file.open("rb") as stream:
+        try:
+            return _MetadataUnpickler(stream).load()
+        except (pickle.UnpicklingError, EOFError, AttributeError, ImportError) as error:
+            raise UserError(f"{file} is damaged: {error}") from error
+
+
 class MegatronReader:
     """The model's tensors in one iteration's folder. Safe to read from several threads.
 
@@ -86,17 +100,9 @@ class MegatronReader:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self._metadata = self._read_metadata()
+        self._metadata = read_index(folder)
         self._tensors = self._metadata.state_dict_metadata
         self._check_files()
-
-    def _read_metadata(self) -> Metadata:
-        file = self.folder / ".metadata"
-        with file.open("rb") as stream:
-            try:
-                return _MetadataUnpickler(stream).load()
-            except (pickle.UnpicklingError, EOFError, AttributeError, ImportError) as error:
-                raise UserError(f"{file} is damaged: {error}") from error
 
     def _check_files(self) -> None:
         """Compare the files' sizes with where the metadata says that tensors end."""
