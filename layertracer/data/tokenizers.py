@@ -89,6 +89,10 @@ def _hugging_face(path: Path, trust_code: bool) -> Tokenizer:
     try:
         loaded = AutoTokenizer.from_pretrained(path, trust_remote_code=trust_code)
     except Exception as error:  # damaged files raise errors of every kind
+        if "trust_remote_code" in str(error):
+            raise UserError(
+                f"--tokenizer {path} brings its own code: read it, then pass --trust-remote-code"
+            ) from error
         reason = (str(error).splitlines() or [type(error).__name__])[0]
         raise UserError(f"--tokenizer {path} can't be loaded: {reason}") from error
     loaded.model_max_length = int(1e30)  # documents are longer than the model, on purpose
