@@ -12,10 +12,10 @@ from __future__ import annotations
 
 import os
 import sys
-import warnings
 from collections.abc import Sequence
 
 from layertracer.errors import EXIT_USER_ERROR, UserError
+from megatron_patches import quiet
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -34,7 +34,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
 def train(arguments: list[str]) -> None:
     """Parse, build, load and train."""
     os.environ.setdefault("CUDA_DEVICE_MAX_CONNECTIONS", "1")
-    _quiet_imports()
+    quiet.quiet_imports()
     import megatron_patches
 
     megatron_patches.apply()
@@ -50,6 +50,7 @@ def train(arguments: list[str]) -> None:
     from megatron_patches import batch, run
 
     sys.argv = [sys.argv[0], *command_line.complete(arguments)]
+    quiet.apply(run.records_folder(command_line.given(arguments, "--save")))
     args = parse_and_validate_args(extra_args_provider=command_line.add_arguments)
     model = gpt_config_from_args(args)
     model.rope_scaling_factor = args.rope_scaling_factor  # which gpt_config_from_args leaves out
@@ -60,14 +61,6 @@ def train(arguments: list[str]) -> None:
         ModelType.encoder_or_decoder,
         batch.forward_step,
     )
-
-
-def _quiet_imports() -> None:
-    """Drop warnings of imports that a user can't act on (missing GPU packages on a CPU)."""
-    warnings.filterwarnings("ignore", message=r".*(Transformer Engine|Apex|transformer-engine).*")
-    warnings.filterwarnings("ignore", category=SyntaxWarning)
-    if int(os.environ.get("RANK", "0")) != 0:
-        warnings.filterwarnings("ignore")
 
 
 if __name__ == "__main__":

@@ -13,6 +13,15 @@ from megatron_patches import freeze, layer_stats, plan_agreement, train_log
 RECORDS = "layertracer"
 
 
+def records_folder(save: str | None) -> Path | None:
+    """Return the folder of the run's records, made if need be; None if nothing is saved."""
+    if save is None:
+        return None
+    folder = Path(save) / RECORDS
+    folder.mkdir(parents=True, exist_ok=True)
+    return folder
+
+
 def prepare(args: Namespace, model: Any) -> None:
     """Freeze by plan when the model is built, and open the run's records.
 
@@ -25,9 +34,8 @@ def prepare(args: Namespace, model: Any) -> None:
         model.pre_wrap_hooks.append(freeze.hook(plan))
     # Stacked layers can't be saved when some are frozen; one by one, the plan can change.
     model.transformer.hetereogenous_dist_checkpoint = True
-    folder = Path(args.save) / RECORDS if args.save else None
+    folder = records_folder(args.save)
     if folder is not None and int(os.environ.get("RANK", "0")) == 0:
-        folder.mkdir(parents=True, exist_ok=True)
         if plan is not None:
             plan.save(folder / "plan.json")
         if args.load and (Path(args.load) / FILE).is_file() and args.load != args.save:
