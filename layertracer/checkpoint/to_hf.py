@@ -11,6 +11,7 @@ from threading import Event
 
 from torch import Tensor
 
+from layertracer.checkpoint.disk import clear_write_errors
 from layertracer.checkpoint.hf_folder import copy_everything_but_weights
 from layertracer.checkpoint.megatron_reader import MegatronReader, iteration_folder
 from layertracer.checkpoint.progress import byte_progress
@@ -78,6 +79,7 @@ def to_hf(
     inputs = {"checkpoint": reader.folder}
     total = sum(planned.bytes for group in groups for planned in group.planned)
     with (
+        clear_write_errors(target),
         atomic_directory(target, overwrite=overwrite, inputs=inputs) as unfinished,
         byte_progress("writing", total) as written,
     ):

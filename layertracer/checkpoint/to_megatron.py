@@ -11,6 +11,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from layertracer.checkpoint.disk import clear_write_errors
 from layertracer.checkpoint.families import extra_state_keys
 from layertracer.checkpoint.hf_config import megatron_shape
 from layertracer.checkpoint.hf_folder import DTYPES as STORED_DTYPES
@@ -55,6 +56,7 @@ def to_megatron(
     check_source(tensors, shape)
     chunks = list(_chunks(tensors, shape, DTYPES[dtype] if dtype else None))
     with (
+        clear_write_errors(target),
         atomic_directory(target, overwrite=overwrite, inputs={"model": source}) as unfinished,
         byte_progress("writing", sum(chunk.bytes for chunk in chunks)) as written,
     ):
