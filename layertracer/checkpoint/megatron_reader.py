@@ -45,6 +45,14 @@ _ALLOWED = {
         "TensorStorageMetadata",
         "_MEM_FORMAT_ENCODING",
     },
+    # A training run keeps the ranks' plans in the metadata, to save the next time without asking.
+    "torch.distributed.checkpoint.planner": {
+        "BytesIOWriteData",
+        "SavePlan",
+        "TensorWriteData",
+        "WriteItem",
+        "WriteItemType",
+    },
     "pathlib": {"Path", "PosixPath"},
     "collections": {"OrderedDict"},
 }
