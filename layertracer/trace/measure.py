@@ -70,7 +70,7 @@ def _decode_all(
     results = torch.zeros(len(states), depths * count, dtype=torch.float64)
     predicted = torch.zeros(count, dtype=torch.long, device=traced.device)
     target = predicted if given is None else given.to(traced.device)
-    for rows in _chunks(depths * count, traced.vocab_size * len(states), traced.device):
+    for rows in row_chunks(depths * count, traced.vocab_size * len(states), traced.device):
         decoded = traced.lens.decode(torch.cat([variant[rows] for variant in flat]))
         log_probs = decoded.log_softmax(-1).chunk(len(states))
         last = slice(rows.start, min(rows.stop, count))
@@ -110,7 +110,8 @@ def _compare(log_probs: tuple[Tensor, ...], target: Tensor) -> Tensor:
     return torch.stack([values.double() for values in found]).cpu()
 
 
-def _chunks(rows: int, logits_per_row: int, device: torch.device) -> Iterator[slice]:
+def row_chunks(rows: int, logits_per_row: int, device: torch.device) -> Iterator[slice]:
+    """Yield slices of ``rows`` whose logits may be alive together on ``device``."""
     budget = LOGITS_PER_CHUNK.get(device.type, LOGITS_PER_CHUNK["cuda"])
     step = max(1, budget // logits_per_row)
     for start in range(0, rows, step):
