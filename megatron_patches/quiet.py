@@ -39,7 +39,7 @@ def quiet_imports() -> None:
     if os.environ.get("LAYERTRACER_DEBUG"):
         return
     warnings.filterwarnings("ignore")
-    for name in ("torch.utils.cpp_extension", "megatron.core"):
+    for name in ("torch.utils.cpp_extension", "megatron"):
         logging.getLogger(name).setLevel(logging.ERROR)
 
 
