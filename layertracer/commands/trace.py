@@ -73,6 +73,7 @@ def trace(
     trust_remote_code: Annotated[
         bool, typer.Option("--trust-remote-code", help="Run model code from the folder.")
     ] = False,
+    page: Annotated[bool, typer.Option(help="Also write trace.html and pictures.")] = True,
     overwrite: Annotated[bool, typer.Option(help="Replace an existing trace.")] = False,
 ) -> None:
     """Find where in depth a model does a task, and how sensitive each layer is.
@@ -86,6 +87,7 @@ def trace(
     from pydantic import ValidationError
 
     from layertracer.errors import UserError
+    from layertracer.report.trace_figures import write_trace_page
     from layertracer.trace.files import TraceSettings
     from layertracer.trace.printing import print_trace
     from layertracer.trace.runner import run_trace
@@ -119,5 +121,7 @@ def trace(
         trust_code=trust_remote_code,
         overwrite=overwrite,
     )
+    if page:
+        write_trace_page(made, out / "trace.html")
     print_trace(made)
     typer.echo(f"wrote {out}")

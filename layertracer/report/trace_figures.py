@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 import plotly.graph_objects as go
@@ -12,6 +13,7 @@ from matplotlib.colors import to_rgba
 
 from layertracer.report import plotly_view, png_view
 from layertracer.report.chart import LineChart, Mark, Section, Series, Table
+from layertracer.report.page import write_page
 from layertracer.trace.files import Estimate, TraceFile
 from layertracer.trace.printing import summary_lines
 
@@ -49,6 +51,11 @@ def trace_section(trace: TraceFile, boundary: int | None = None) -> Section:
         tables=[Table(columns=["finding", "value"], rows=words)],
         charts=charts(trace, boundary),
     )
+
+
+def write_trace_page(trace: TraceFile, path: Path) -> None:
+    """Write the section alone as the page ``path``, and its pictures beside it."""
+    write_page(path, title=f"Trace of {trace.model.path}", sections=[trace_section(trace)])
 
 
 def charts(trace: TraceFile, boundary: int | None = None) -> list[LayerChart]:

@@ -20,6 +20,7 @@ def test_the_command_writes_a_trace_and_says_what_it_found(
     assert result.exit_code == 0, result.output
     for word in ("task particle", "onset", "vulnerable layer", "best boundary", f"wrote {out}"):
         assert word in result.output
+    assert (out / "trace.html").is_file() and (out / "trace_plots" / "trace-ls.png").is_file()
     settings = json.loads((out / "trace.json").read_text("utf-8"))["settings"]
     assert (settings["num_prompts"], settings["perturbation"]) == (5, "mask")
 
