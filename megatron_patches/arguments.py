@@ -114,8 +114,11 @@ def shape_of(arguments: list[str]) -> MegatronShape | None:
     return MegatronShape.load(Path(load)) if (Path(load) / FILE).is_file() else None
 
 
-def complete(arguments: list[str]) -> list[str]:
+def complete(arguments: list[str], *, on_cpu: bool | None = None) -> list[str]:
     """Return the whole command line: what is filled in, then the user's own flags.
+
+    Args:
+        on_cpu: for a machine without a GPU; None: as this one is.
 
     Raises:
         UserError: a flag of the user contradicts the checkpoint's shape, or a path is wrong.
@@ -127,7 +130,7 @@ def complete(arguments: list[str]) -> list[str]:
         refuse_contradictions(shape, arguments)
         filled += shape.megatron_flags()
         filled += ["--tokenizer-model", str(Path(given(arguments, "--load") or "") / SOURCE)]
-    if cpu.needed():
+    if cpu.needed() if on_cpu is None else on_cpu:
         filled += CPU_FLAGS
     refuse_missing_data(arguments)
     return filled + arguments

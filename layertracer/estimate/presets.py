@@ -93,6 +93,15 @@ def load(folder: Path, family: str, size: str) -> Preset:
         ) from error
 
 
+def settings(folder: Path, family: str, size: str | None) -> dict[str, Any]:
+    """Return the variables that ``size`` sets, by name; none without a size.
+
+    Raises:
+        UserError: there is no such size.
+    """
+    return load(folder, family, size).settings.model_dump() if size else {}
+
+
 def needed_bytes(shape: ModelShape, phase: Phase, layout: Layout) -> float:
     """Return what the fullest GPU needs, with what surrounds the tensors.
 
