@@ -19,8 +19,26 @@ def apply() -> None:
     versions.check_version()
     cpu.apply()  # before anything imports Megatron's training package
 
-    from megatron_patches import checkpoint_load, distributed_adam, recompute
+    from megatron_patches import (
+        checkpoint_load,
+        distributed_adam,
+        moe_router,
+        pipeline_frozen,
+        recompute,
+        recovery_load,
+        recovery_save,
+        tracker,
+    )
 
-    for patch in (distributed_adam, checkpoint_load, recompute):
+    for patch in (
+        distributed_adam,
+        checkpoint_load,
+        tracker,
+        recovery_load,  # around checkpoint_load
+        recovery_save,
+        recompute,
+        pipeline_frozen,
+        moe_router,
+    ):
         patch.apply()
     _applied = True

@@ -8,6 +8,8 @@ What it changes: wraps ``megatron.training.training.load_checkpoint``.
 * Megatron answers a failed strict load by trying again without strictness, and prints it. Here the
   missing tensor is an error.
 * A checkpoint of another model is one clear line.
+* Optimizer state that the checkpoint does not hold (it was saved under another plan) is not asked
+  for; those parts of the model begin with moments of zero.
 
 Megatron versions: 0.19.x.
 Tests: tests/megatron_patches/test_checkpoint_load.py, tests/distributed/test_bad_input.py
@@ -27,12 +29,16 @@ from layertracer.errors import UserError
 _ONE_BY_ONE = re.compile(r"^decoder\.layers\.\d+\.")
 
 
-def layers_are_single(folder: Path) -> bool:
-    """Whether the checkpoint in ``folder`` stores its layers one by one."""
+def tensors_in(folder: Path) -> frozenset[str]:
+    """Return the names of the tensors of the checkpoint in ``folder``."""
     from torch.distributed.checkpoint import FileSystemReader
 
-    keys = FileSystemReader(folder).read_metadata().state_dict_metadata
-    return any(_ONE_BY_ONE.match(key) for key in keys)
+    return frozenset(FileSystemReader(folder).read_metadata().state_dict_metadata)
+
+
+def layers_are_single(tensors: frozenset[str]) -> bool:
+    """Whether a checkpoint of these ``tensors`` stores its layers one by one."""
+    return any(_ONE_BY_ONE.match(key) for key in tensors)
 
 
 @contextmanager
@@ -68,6 +74,31 @@ def strict_loading(chunk: Any, source: str) -> Iterator[None]:
         del chunk.load_state_dict
 
 
+@contextmanager
+def optimizer_state_in(tensors: frozenset[str], optimizer: Any) -> Iterator[None]:
+    """Let the optimizer ask for the state that the checkpoint holds; the rest begins afresh."""
+    from megatron_patches import distributed_adam
+
+    distributed_adam.shared.keys_in_file = tensors
+    try:
+        yield
+    finally:
+        distributed_adam.shared.keys_in_file = None
+    if optimizer is not None:
+        distributed_adam.agree_on_fresh_parts(optimizer)
+
+
+@contextmanager
+def without_check_for_holes(args: Any) -> Iterator[None]:
+    """Don't demand that all layers of a stacked tensor are read: frozen ones have no state."""
+    checked = args.ckpt_load_validate_sharding_integrity
+    args.ckpt_load_validate_sharding_integrity = False
+    try:
+        yield
+    finally:
+        args.ckpt_load_validate_sharding_integrity = checked
+
+
 def apply() -> None:
     """Wrap Megatron's function."""
     from megatron.core.dist_checkpointing.core import CheckpointingException
@@ -76,18 +107,22 @@ def apply() -> None:
 
     load = training.load_checkpoint
 
-    def load_checkpoint(ddp_model: list[Any], *args: Any, **kwargs: Any) -> Any:
+    def load_checkpoint(ddp_model: list[Any], optimizer: Any, *args: Any, **kwargs: Any) -> Any:
         source = get_args().load
         if source is None or get_args().ckpt_format != "torch_dist":
-            return load(ddp_model, *args, **kwargs)
+            return load(ddp_model, optimizer, *args, **kwargs)
         folder = iteration_folder(Path(source), get_args().ckpt_step)
+        tensors = tensors_in(folder)
         with ExitStack() as stack:
-            single = layers_are_single(folder)
+            single = layers_are_single(tensors)
             stack.enter_context(single_layers(unwrap_model(ddp_model), single))
+            stack.enter_context(optimizer_state_in(tensors, optimizer))
+            if not single:
+                stack.enter_context(without_check_for_holes(get_args()))
             for chunk in ddp_model:
                 stack.enter_context(strict_loading(chunk, source))
             try:
-                return load(ddp_model, *args, **kwargs)
+                return load(ddp_model, optimizer, *args, **kwargs)
             except CheckpointingException as error:
                 reason = str(error).splitlines()[0]
                 raise UserError(f"--load {source} does not fit the model: {reason}") from error

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from layertracer.checkpoint.sidecar import FILE, copy_sidecar
-from megatron_patches import freeze, layer_stats, plan_agreement, train_log
+from megatron_patches import freeze, freeze_events, layer_stats, plan_agreement, train_log
 
 RECORDS = "layertracer"
 
@@ -30,8 +30,7 @@ def prepare(args: Namespace, model: Any) -> None:
     """
     plan = freeze.load_plan(args)
     model.pre_wrap_hooks.append(plan_agreement.hook(plan))
-    if plan is not None:
-        model.pre_wrap_hooks.append(freeze.hook(plan))
+    model.pre_wrap_hooks.append(freeze.hook(plan, freeze.first_step(args)))
     # Stacked layers can't be saved when some are frozen; one by one, the plan can change.
     model.transformer.hetereogenous_dist_checkpoint = True
     folder = records_folder(args.save)
@@ -41,4 +40,6 @@ def prepare(args: Namespace, model: Any) -> None:
         if args.load and (Path(args.load) / FILE).is_file() and args.load != args.save:
             copy_sidecar(Path(args.load), Path(args.save))
     layer_stats.apply(args.layer_stats_interval, folder)
+    if plan is not None and len(plan.phases) > 1:
+        freeze_events.apply(plan, folder)
     train_log.apply(folder)  # outside the statistics, so that its times hold their cost

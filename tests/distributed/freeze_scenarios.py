@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from layertracer.plan import FreezePlan, Phase, Strategy
@@ -37,7 +38,8 @@ class Case:
     from_start: bool = True  # from the weights of the one-process run
 
 
-SMALL_BUCKETS = ("--bf16", "--overlap-grad-reduce", "--overlap-param-gather", "--ddp-bucket-size")
+SMALL_BUCKETS = ("--bf16", "--overlap-grad-reduce", "--overlap-param-gather")
+SMALL_BUCKETS += ("--ddp-bucket-size", "20000")
 RECOMPUTE = ("--recompute-granularity", "full", "--recompute-method", "uniform")
 RECOMPUTE += ("--recompute-num-layers", "1")
 CASES = {
@@ -51,8 +53,12 @@ CASES = {
     ),
     # ... nor, here, its shard, which is padding only.
     "dp2-norm": Case(custom(final_norm=True)),
+    # Nothing before the second stage's last layer trains: both stages run it forward only.
+    "pp2-last-layer": Case(custom(layers=(3,)), tuple(LAYOUTS["pp2"])),
+    "dp2-last-layer": Case(custom(layers=(3,))),
     "pp2-head": Case(custom(tied=False, output_layer=True), (*LAYOUTS["pp2"], *UNTIED), False),
-    "dp2-buckets": Case(custom(layers=(1, 3)), (*SMALL_BUCKETS, "20000"), False),
+    "dp2-one-bucket": Case(custom(layers=(1, 3)), ("--bf16", "--clip-grad", "0"), False),
+    "dp2-buckets": Case(custom(layers=(1, 3)), (*SMALL_BUCKETS, "--clip-grad", "0"), False),
     "dp2-recompute": Case(
         plan_of(Strategy.TRAIN_DEEP),
         (*RECOMPUTE, "--overlap-grad-reduce"),
@@ -82,6 +88,22 @@ def live_facts(run: Run, chunks: list[Any], optimizer: Any) -> None:
     run.facts["report"] = memory_report.report(chunks, optimizer)
 
 
+def watch_graph(run: Run, step: int, chunks: list[Any], _optimizer: Any) -> None:
+    """Note which layers' outputs carry a graph, that is, which run backward."""
+    from megatron.core.utils import unwrap_model
+
+    if step > 0:
+        return
+    graph = run.facts.setdefault("backward", {})
+
+    def note(layer: Any, _inputs: Any, output: Any) -> None:
+        graph[layer.layer_number - 1] = output[0].requires_grad
+
+    for chunk in unwrap_model(chunks):
+        for layer in chunk.decoder.layers:
+            layer.register_forward_hook(note)
+
+
 def one_process(session: Session) -> None:
     """Save the common start, then run each arm from it."""
     start = session.folder / "start"
@@ -104,6 +126,18 @@ def two_processes(session: Session) -> None:
         flags = [*case.flags, *session.plan(case.plan), "--train-iters", str(STEPS)]
         start = from_start(session) if case.from_start else []
         saving = ["--save", saved, "--save-interval", str(SAVED)]
-        session.train(name, [*flags, *start, *saving], at_end=live_facts)
+        observers = {"before_step": watch_graph, "at_end": live_facts}
+        session.train(name, [*flags, *start, *saving], **observers)
         resuming = ["--load", saved, "--ckpt-step", str(SAVED)]
         session.train(f"{name}-resumed", [*flags, *resuming])
+    session.train("killed", [*killed_flags(session.folder / "never-killed"), *session.data])
+
+
+def killed_flags(save: Path) -> list[str]:
+    """Return the flags of the run that is killed again and again; rank 0 owns nothing trained."""
+    plan = save.parent / "plan-killed.json"
+    plan_of(Strategy.TRAIN_DEEP, tied=False).save(plan)
+    return [
+        *(*LAYOUTS["pp2"], *UNTIED, "--freeze-plan", str(plan)),
+        *("--train-iters", "60", "--save", str(save), "--save-interval", "7"),
+    ]

@@ -53,28 +53,59 @@ class Run:
     facts: dict[str, Any] = field(default_factory=dict)
 
 
-def torchrun(
-    scenario: str, folder: Path, processes: int, timeout: float = 300
-) -> dict[str, list[Any]]:
-    """Run ``module:function`` on ``processes`` ranks; return what it recorded, by name and rank."""
+Runs = dict[str, list[Run]]
+
+
+def start(module: str, arguments: list[str], processes: int, *options: str) -> subprocess.Popen:
+    """Start ``module`` on ``processes`` ranks under torchrun, and return without waiting."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
     command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", str(processes)]
-    command += ["--master-addr", "127.0.0.1", "--master-port", str(port)]
-    command += ["-m", "tests.distributed.session", scenario, str(folder)]
+    command += ["--master-addr", "127.0.0.1", "--master-port", str(port), *options]
+    command += ["-m", module, *arguments]
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "LAYERTRACER_DEBUG": "1"}
-    done = subprocess.run(
-        command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=timeout
-    )
-    assert done.returncode == 0, f"{done.stdout[-3000:]}\n{done.stderr[-6000:]}"
+    pipe = subprocess.PIPE
+    return subprocess.Popen(command, cwd=ROOT, env=environment, stdout=pipe, stderr=pipe, text=True)
+
+
+def torchrun(scenario: str, folder: Path, processes: int, timeout: float = 400) -> Runs:
+    """Run ``module:function`` on ``processes`` ranks; return what it recorded, by name and rank."""
+    started = start("tests.distributed.session", [scenario, str(folder)], processes)
+    try:
+        output, errors = started.communicate(timeout=timeout)
+    finally:
+        started.terminate()
+    assert started.returncode == 0, f"{output[-3000:]}\n{errors[-6000:]}"
     files = sorted(folder.glob("*.rank*.pt"))
-    recorded: dict[str, list[Any]] = {}
+    recorded: Runs = {}
     for file in files:
         recorded.setdefault(file.name.split(".rank")[0], []).append(
             torch.load(file, weights_only=False)
         )
     return recorded
+
+
+def checkpoint_tensors(folder: Path) -> dict[str, torch.Tensor]:
+    """Return every tensor of the checkpoint in ``folder`` (one iteration), whole."""
+    from torch.distributed.checkpoint import FileSystemReader
+    from torch.distributed.checkpoint.default_planner import _EmptyStateDictLoadPlanner
+    from torch.distributed.checkpoint.state_dict_loader import _load_state_dict
+
+    state: dict[str, Any] = {}
+    reader = FileSystemReader(folder)
+    planner = _EmptyStateDictLoadPlanner()
+    _load_state_dict(state, storage_reader=reader, planner=planner, no_dist=True)
+    flat = _flat(state)
+    return {key: value for key, value in flat.items() if isinstance(value, torch.Tensor)}
+
+
+def _flat(state: dict[str, Any], prefix: str = "") -> dict[str, Any]:
+    leaves: dict[str, Any] = {}
+    for key, value in state.items():
+        nested = isinstance(value, dict)
+        leaves |= _flat(value, f"{prefix}{key}.") if nested else {f"{prefix}{key}": value}
+    return leaves
 
 
 def make_data(prefix: Path) -> list[str]:
