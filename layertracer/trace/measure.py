@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -72,12 +72,12 @@ def _decode_all(
     target = predicted if given is None else given.to(traced.device)
     for rows in row_chunks(depths * count, traced.vocab_size * len(states), traced.device):
         decoded = traced.lens.decode(torch.cat([variant[rows] for variant in flat]))
-        log_probs = decoded.log_softmax(-1).chunk(len(states))
+        logits = decoded.chunk(len(states))
         last = slice(rows.start, min(rows.stop, count))
         if last.start < count:
-            predicted[last] = log_probs[0][: last.stop - last.start].argmax(-1)
+            predicted[last] = logits[0][: last.stop - last.start].argmax(-1)
         wanted = torch.arange(rows.start, rows.stop, device=traced.device) % count
-        results[:, rows] = _compare(log_probs, target[wanted])
+        results[:, rows] = compare_logits(logits, target[wanted])
     return results.view(-1, depths, count).flip(1).transpose(1, 2).numpy(), predicted
 
 
@@ -101,12 +101,17 @@ def _read_states(
     return list(states.chunk(1 + draws, dim=1))
 
 
-def _compare(log_probs: tuple[Tensor, ...], target: Tensor) -> Tensor:
-    """Return P(target), JS and, with three variants, null JS of each row: ``[2 or 3, rows]``."""
-    clean, *perturbed = log_probs
-    found = [clean.gather(-1, target[:, None])[:, 0].exp(), js_divergence(clean, perturbed[0])]
-    if len(perturbed) == 2:
-        found.append(js_divergence(*perturbed))
+def compare_logits(logits: Sequence[Tensor], target: Tensor) -> Tensor:
+    """Return P(target), JS and, of three variants, the null JS of each row: ``[2 or 3, rows]``.
+
+    Args:
+        logits: ``[rows, vocabulary]`` float32 of the clean prompts and of each draw.
+        target: token ids, ``[rows]``.
+    """
+    clean, *disturbed = (variant.log_softmax(-1) for variant in logits)
+    found = [clean.gather(-1, target[:, None])[:, 0].exp(), js_divergence(clean, disturbed[0])]
+    if len(disturbed) == 2:
+        found.append(js_divergence(*disturbed))
     return torch.stack([values.double() for values in found]).cpu()
 
 
