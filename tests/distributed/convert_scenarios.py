@@ -11,9 +11,11 @@ from layertracer.plan import FreezePlan, Strategy
 from megatron_patches import logits, pretrain
 from tests.distributed.session import Session, forget_run
 
-TP2 = ["--tensor-model-parallel-size", "2"]
-PP2 = ["--pipeline-model-parallel-size", "2"]
-EP2 = ["--expert-model-parallel-size", "2"]
+LAYOUTS = {
+    "tp2": ["--tensor-model-parallel-size", "2"],
+    "pp2": ["--pipeline-model-parallel-size", "2"],
+    "ep2": ["--expert-model-parallel-size", "2"],
+}
 
 
 def run(session: Session, checkpoint: Path, tokens: str, out: str, flags: list[str]) -> None:
@@ -42,20 +44,26 @@ def one_process(session: Session) -> None:
 
 
 def two_processes(session: Session) -> None:
-    """Every family split over two ranks; then a trained checkpoint, whole and partly frozen."""
-    for checkpoint in checkpoints(session):
-        run(session, checkpoint, "short.pt", "tp2", TP2)
-        run(session, checkpoint, "short.pt", "pp2", PP2)
-        if "mo" in checkpoint.parent.name or "mix" in checkpoint.parent.name:
-            run(session, checkpoint, "short.pt", "ep2", EP2)
-    train(session, "trained-tp2", TP2, None)
-    train(session, "trained-pp2", PP2, None)
+    """Families split over two ranks; then trained checkpoints, whole and partly frozen."""
+    from tests.distributed.test_convert_logits import SPLIT
+
+    for case, layout in SPLIT:
+        run(session, session.folder / case / "megatron", "short.pt", layout, LAYOUTS[layout])
+    train(session, "trained-tp2", LAYOUTS["tp2"])
+    train(session, "trained-pp2", LAYOUTS["pp2"])
     train(session, "frozen-dp2", ["--use-distributed-optimizer"], Strategy.TRAIN_SHALLOW)
+    still = ["--bf16", "--use-distributed-optimizer", "--lr", "0", "--min-lr", "0"]
+    train(session, "still", still, start="half/start")
 
 
-def train(session: Session, name: str, flags: list[str], arm: Strategy | None) -> None:
-    """Train the tied model for two steps, save it, and run what was saved."""
-    start = session.folder / "llama-tied" / "megatron"
+def train(
+    session: Session,
+    name: str,
+    flags: list[str],
+    arm: Strategy | None = None,
+    start: str = "llama-tied/megatron",
+) -> None:
+    """Train for two steps, save, and run what was saved."""
     saved = session.folder / name / "saved"
     plan: list[str] = []
     if arm is not None:
@@ -68,7 +76,7 @@ def train(session: Session, name: str, flags: list[str], arm: Strategy | None) -
     command = list(sys.argv)
     pretrain.train(
         [
-            *("--load", str(start), "--save", str(saved), "--save-interval", "2"),
+            *("--load", str(session.folder / start), "--save", str(saved), "--save-interval", "2"),
             *("--train-iters", "2", "--seq-length", "32", "--micro-batch-size", "1"),
             *("--global-batch-size", "2", "--lr", "1e-2", "--lr-decay-style", "constant"),
             *("--tokenizer-type", "NullTokenizer", "--split", "1,0,0", "--num-workers", "0"),
