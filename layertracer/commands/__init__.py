@@ -15,6 +15,7 @@ from layertracer.commands import (
     report,
     trace,
 )
+from layertracer.commands import eval as evaluate
 
 COMMANDS = [
     compare.register,
@@ -25,5 +26,6 @@ COMMANDS = [
     estimate.register,
     trace.register,
     prepare_data.register,
+    evaluate.register,
     report.register,
 ]

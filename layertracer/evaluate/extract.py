@@ -102,7 +102,7 @@ def _concluded(text: str) -> set[str]:
 
 
 def _leading(text: str) -> set[str]:
-    """Return the letters that the text begins with, unless it is a word or goes on to judge them."""
+    """Return the letters that the text begins with, unless it goes on to refute them."""
     if re.fullmatch(r"[a-d][.。)]?", text):
         return {text[0].upper()}
     match = _LEADING.match(text)

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
+from datasets import Dataset
 from lm_eval.api.group import Group
 from lm_eval.api.task import ConfigurableTask
 from lm_eval.config.group import GroupConfig
@@ -27,7 +28,7 @@ def suite_group(suite: Suite, protocol: Protocol, settings: EvalSettings) -> Gro
     """Return one lm-eval group with a task for each subject; its mean is weighted by size."""
     config = GroupConfig(
         group=f"{suite.name}_{protocol}",
-        aggregate_metric_list=[{"metric": "acc", **_MEAN, "weight_by_size": True}],
+        aggregate_metric_list=[{"metric": "acc", "aggregation": "mean", "weight_by_size": True}],
     )
     group = Group.from_config(config)
     for subject in suite.subjects:
@@ -44,6 +45,7 @@ def subject_task(
         "task": task_name(suite, protocol, subject.name),
         "custom_dataset": partial(_splits, subject),
         "test_split": "test",
+        "num_fewshot": settings.shots,
         "description": style.description.format(title=subject.title),
         "doc_to_text": style.question,
         "target_delimiter": style.delimiter,
@@ -58,10 +60,12 @@ def subject_task(
     return ConfigurableTask(config=config | by_protocol[protocol](settings))
 
 
-def _splits(subject: Subject, **_: Any) -> dict[str, list[dict[str, str]]]:
+def _splits(subject: Subject, **_: Any) -> dict[str, Dataset]:
+    """Return the questions in memory: no file of the cache of ``datasets`` is written or read."""
+    parts = {"dev": subject.dev, "test": subject.test}
     return {
-        "dev": [question.document() for question in subject.dev],
-        "test": [question.document() for question in subject.test],
+        split: Dataset.from_list([question.document() for question in questions])
+        for split, questions in parts.items()
     }
 
 
