@@ -102,7 +102,7 @@ def _training(folder: Path, size: Size) -> list[Step]:
             ("torchrun", "--nproc-per-node", _PROCESSES, _readable(_SCRIPT)),
             (trained,),
             judge.a_training(trained, folder / "plan.json", weights, size.steps),
-            {"DEMO": str(folder.resolve()), "STEPS": str(size.steps)},
+            {"DEMO": _readable(folder), "STEPS": str(size.steps)},
         ),
         Step(
             "Convert back: Megatron to Hugging Face",
@@ -146,4 +146,5 @@ def _layertracer(*words: object) -> tuple[str, ...]:
 
 def _readable(path: Path) -> str:
     """Return ``path`` relative to the current folder where that is inside it."""
-    return os.path.relpath(path) if path.is_relative_to(Path.cwd()) else str(path)
+    whole = path.resolve()
+    return os.path.relpath(whole) if whole.is_relative_to(Path.cwd()) else str(path)
