@@ -43,6 +43,10 @@ COMMON_FLAGS = [
     # The only format of optimizer state in which the plan can change.
     "--dist-ckpt-optim-fully-reshardable",
 ]
+# Megatron's two spellings of a flag that keeps the checkpoint's learning-rate schedule.
+CHECKPOINT_SCHEDULE = frozenset(
+    {"--use-checkpoint-opt_param-scheduler", "--use-checkpoint-opt-param-scheduler"}
+)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> argparse.ArgumentParser:
@@ -132,6 +136,9 @@ def complete(arguments: list[str], *, on_cpu: bool | None = None) -> list[str]:
         filled += ["--tokenizer-model", str(Path(given(arguments, "--load") or "") / SOURCE)]
     if cpu.needed() if on_cpu is None else on_cpu:
         filled += CPU_FLAGS
+    if not CHECKPOINT_SCHEDULE.intersection(arguments):
+        # Megatron refuses to resume under another --train-iters or --lr unless told to take it.
+        filled.append("--override-opt_param-scheduler")
     refuse_missing_data(arguments)
     return filled + arguments
 

@@ -7,6 +7,7 @@ import pytest
 from layertracer.checkpoint.sidecar import MegatronShape
 from layertracer.errors import UserError
 from megatron_patches.arguments import (
+    CHECKPOINT_SCHEDULE,
     add_arguments,
     complete,
     given,
@@ -89,3 +90,10 @@ def test_what_is_not_there_is_named(tmp_path):
 def test_our_flags_are_added_to_megatrons():
     parsed = add_arguments(argparse.ArgumentParser()).parse_args(["--freeze-plan", "plan.json"])
     assert parsed.freeze_plan.name == "plan.json" and parsed.layer_stats_interval == 0
+
+
+def test_a_resumed_run_follows_the_schedule_of_its_command_line_unless_told_otherwise():
+    ours = "--override-opt_param-scheduler"
+    assert ours in complete(["--train-iters", "8"], on_cpu=True)
+    for spelling in CHECKPOINT_SCHEDULE:
+        assert ours not in complete([spelling], on_cpu=True)
