@@ -31,8 +31,11 @@ if home := cuda_home():
     os.environ["CUDA_HOME"] = str(home)  # read by torch when the next line is run
 from torch.utils.cpp_extension import BuildExtension, CppExtension, CUDAExtension  # noqa: E402
 
-SOURCES = ["csrc/bindings.cpp", "csrc/layer_stats_cpu.cpp"]
-CUDA_SOURCES = ["csrc/layer_stats.cu"]
+SOURCES = [
+    *("csrc/bindings.cpp", "csrc/bindings_lens.cpp"),
+    *("csrc/layer_stats_cpu.cpp", "csrc/drift_cpu.cpp", "csrc/lens_cpu.cpp"),
+]
+CUDA_SOURCES = ["csrc/layer_stats.cu", "csrc/drift.cu", "csrc/lens.cu"]
 CXX_FLAGS = ["-O3", "-std=c++20", "-Wall"]
 
 
