@@ -15,6 +15,7 @@ from pathlib import Path
 from types import FrameType
 
 from rich.console import Console
+from rich.markup import escape
 
 from layertracer.demo.step import State, Step, remove
 from layertracer.errors import UserError
@@ -48,23 +49,25 @@ def run_steps(folder: Path, steps: Sequence[Step], console: Console) -> Spent:
 def _run_step(number: str, step: Step, console: Console) -> None:
     state = step.judge()
     if state is State.DONE:
-        console.print(f"[bold]{number}  {step.title}[/]: done before, skipped", highlight=False)
+        _say(console, f"[bold]{number}  {step.title}[/]: done before, skipped")
         return
-    console.print(f"\n[bold]{number}  {step.title}[/]", highlight=False)
+    _say(console, f"\n[bold]{number}  {step.title}[/]")
     if state is State.STALE:
-        console.print("      what is there is damaged or of another model: made again")
+        _say(console, f"      {step.outputs[0]} is damaged, or of something else: made again")
         step.remove_outputs()
-    console.print(f"[cyan]$ {step.shown}[/]", highlight=False, markup=True, soft_wrap=True)
+    _say(console, f"[cyan]$ {escape(step.shown)}[/]")
     spent = _run_command(number, step)
     if step.judge() is not State.DONE:
         raise UserError(
             f"step {number} ended without an error, but its output is not complete: remove "
             f"{step.outputs[0]} and run the demo again"
         )
-    console.print(
-        f"      {spent.seconds:.0f} s ({spent.cpu_seconds:.0f} s of processor time)",
-        highlight=False,
-    )
+    _say(console, f"      {spent.seconds:.0f} s ({spent.cpu_seconds:.0f} s of processor time)")
+
+
+def _say(console: Console, text: str) -> None:
+    """Print without breaking lines, so that commands can be copied."""
+    console.print(text, highlight=False, soft_wrap=True)
 
 
 def _run_command(number: str, step: Step) -> Spent:

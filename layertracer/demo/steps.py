@@ -13,7 +13,6 @@ from layertracer.demo.step import Step
 from layertracer.demo.text import FILE
 
 _SCRIPT = Path(layertracer.__file__).parent.parent / "examples" / "cpt_llama.sh"
-_PROCESSES = "2"  # tensor parallel on a CPU; Megatron needs no more than this model has
 
 
 @dataclass(frozen=True)
@@ -84,9 +83,7 @@ def _preparation(folder: Path, size: Size) -> list[Step]:
         ),
         Step(
             "Convert: Hugging Face to Megatron",
-            _layertracer(
-                *("convert", "to-megatron", weights, megatron, "--tensor-parallel", _PROCESSES)
-            ),
+            _layertracer(*("convert", "to-megatron", weights, megatron, "--tensor-parallel", "2")),
             (megatron,),
             judge.a_conversion(megatron, weights),
         ),
@@ -99,7 +96,7 @@ def _training(folder: Path, size: Size) -> list[Step]:
         _evaluation("Evaluate before training", weights, folder / "eval-before"),
         Step(
             "Train: continued pre-training in Megatron, tensor parallel, by the plan",
-            ("torchrun", "--nproc-per-node", _PROCESSES, _readable(_SCRIPT)),
+            ("torchrun", "--nproc-per-node", _processes(), _readable(_SCRIPT)),
             (trained,),
             judge.a_training(trained, folder / "plan.json", weights, size.steps),
             {"DEMO": _readable(folder), "STEPS": str(size.steps)},
@@ -138,6 +135,12 @@ def _report(folder: Path) -> Step:
         (page,),
         judge.a_report(page, shown),
     )
+
+
+def _processes() -> str:
+    """Two, on CPUs or GPUs; one where there is a single GPU, which two can't share."""
+    gpus = len(list(Path("/dev").glob("nvidia[0-9]*")))
+    return "1" if gpus == 1 else "2"
 
 
 def _layertracer(*words: object) -> tuple[str, ...]:
