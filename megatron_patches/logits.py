@@ -42,31 +42,32 @@ def main() -> None:
 
 
 def forward(arguments: Sequence[str]) -> None:
-    """Build the model, load ``--load``, run the tokens, write the files.
+    """Build the model, load ``--load``, run each file of tokens, write the files.
 
-    Written to ``--probe-out``: the embedding's and every layer's output, ``[tokens, hidden]``, and
-    the logits of the last ``--probe-logits`` tokens, ``[tokens, vocabulary]``, all float32.
+    Written to each ``--probe-out``: the embedding's and every layer's output, ``[tokens, hidden]``,
+    and the logits of the last ``--probe-logits`` tokens, ``[tokens, vocabulary]``, all float32.
 
     Raises:
         UserError: the checkpoint does not fit the model.
     """
     probe, rest = _probe_arguments(arguments)
-    tokens = torch.load(probe.probe_tokens, weights_only=True)
+    texts = [torch.load(file, weights_only=True) for file in probe.probe_tokens]
     os.environ.setdefault("CUDA_DEVICE_MAX_CONNECTIONS", "1")
     import megatron_patches
 
     megatron_patches.apply()
-    chunks = _build_and_load([*_flags_for(len(tokens)), *_tokenizer(rest), *rest])
-    probe.probe_out.mkdir(parents=True, exist_ok=True)
-    with torch.no_grad(), _recording(chunks, probe.probe_out):
-        _run(chunks, tokens, partial(_write_logits, probe.probe_out, probe.probe_logits))
+    chunks = _build_and_load([*_flags_for(max(map(len, texts))), *_tokenizer(rest), *rest])
+    for tokens, out in zip(texts, probe.probe_out, strict=True):
+        out.mkdir(parents=True, exist_ok=True)
+        with torch.no_grad(), _recording(chunks, out):
+            _run(chunks, tokens, partial(_write_logits, out, probe.probe_logits))
     torch.distributed.barrier()
 
 
 def _probe_arguments(arguments: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
     parser = argparse.ArgumentParser(allow_abbrev=False)
-    parser.add_argument("--probe-tokens", type=Path, required=True)
-    parser.add_argument("--probe-out", type=Path, required=True)
+    parser.add_argument("--probe-tokens", type=Path, nargs="+", required=True)
+    parser.add_argument("--probe-out", type=Path, nargs="+", required=True)
     parser.add_argument("--probe-logits", type=int, default=256)
     return parser.parse_known_args(arguments)
 
@@ -103,7 +104,6 @@ def _build_and_load(arguments: list[str]) -> list[Any]:
     sys.argv = [sys.argv[0], *command_line.complete(arguments)]
     args = parse_and_validate_args(extra_args_provider=command_line.add_arguments)
     model = gpt_config_from_args(args)
-    model.rope_scaling_factor = args.rope_scaling_factor  # which gpt_config_from_args leaves out
     training.initialize_megatron()
     chunks, _, _ = training.setup_model_and_optimizer(
         ModelType.encoder_or_decoder,

@@ -144,31 +144,30 @@ def compare_outputs(
         raise UserError(f"--tokens {max(lengths)}: the model's context is shorter")
     iteration_folder(checkpoint, iteration)
     folder = ModelFolder(model)
-    reports = []
     with tempfile.TemporaryDirectory(prefix="layertracer-verify-") as scratch:
-        for length in lengths:
-            tokens = probe_tokens(folder, length, text)
-            out = Path(scratch) / str(length)
-            torch.save(tokens, Path(scratch) / "tokens.pt")
-            run_megatron(
-                checkpoint, Path(scratch) / "tokens.pt", out, iteration, layout or Layout()
-            )
+        texts = [probe_tokens(folder, length, text) for length in lengths]
+        outs = [Path(scratch) / str(length) for length in lengths]
+        run_megatron(checkpoint, texts, outs, iteration, layout or Layout())
         hf = load_hf(model)
-        for length in lengths:
-            tokens = probe_tokens(folder, length, text)
-            reports.append(compare_with_hf(hf, tokens, Path(scratch) / str(length)))
-    return reports
+        return [compare_with_hf(hf, *both) for both in zip(texts, outs, strict=True)]
 
 
 def run_megatron(
-    checkpoint: Path, tokens: Path, out: Path, iteration: int | None, layout: Layout
+    checkpoint: Path,
+    texts: Sequence[Tensor],
+    outs: Sequence[Path],
+    iteration: int | None,
+    layout: Layout,
 ) -> None:
-    """Run the checkpoint in a process group of its own; its files come to ``out``."""
+    """Run the checkpoint on each text in a process group of its own; its files come to ``outs``."""
+    files = [out.with_suffix(".pt") for out in outs]
+    for file, tokens in zip(files, texts, strict=True):
+        torch.save(tokens, file)
     processes = layout.tensor * layout.pipeline
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
     command += ["--nproc-per-node", str(processes), "-m", "megatron_patches.logits"]
-    command += ["--load", str(checkpoint), "--probe-tokens", str(tokens), "--probe-out", str(out)]
-    command += ["--probe-logits", str(KEPT_LOGITS), *layout.flags]
+    command += ["--load", str(checkpoint), "--probe-logits", str(KEPT_LOGITS), *layout.flags]
+    command += ["--probe-tokens", *map(str, files), "--probe-out", *map(str, outs)]
     if iteration is not None:
         command += ["--ckpt-step", str(iteration)]
     threads = str(max(1, (os.cpu_count() or 1) // processes))
