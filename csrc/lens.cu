@@ -77,7 +77,7 @@ __global__ void __launch_bounds__(kThreads)
   });
   const Sum sum = reduce_block(own);
   if (threadIdx.x == 0) {
-    out[blockIdx.x] = isfinite(p_sum) && isfinite(q_sum) ? sum.value : NAN;
+    out[blockIdx.x] = std::isfinite(p_sum) && std::isfinite(q_sum) ? sum.value : NAN;
   }
 }
 
