@@ -113,5 +113,6 @@ LAYOUT = Layout(
     bf16=ON_GPU,
     recompute=RECOMPUTE,
 )
-Launch(SETTINGS, SWITCHES, LAYOUT, WORLD, ON_GPU).start(sys.argv[1:])
+if __name__ == "__main__":  # not in the processes that saving starts, which read this file too
+    Launch(SETTINGS, SWITCHES, LAYOUT, WORLD, ON_GPU).start(sys.argv[1:])
 #END-OF-PYTHON

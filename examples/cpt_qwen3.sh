@@ -19,6 +19,7 @@ import os
 import runpy
 from pathlib import Path
 
-os.environ["FAMILY"] = "qwen3"
-runpy.run_path(str(Path(__file__).with_name("cpt_llama.sh")), run_name="__main__")
+if __name__ == "__main__":  # not in the processes that saving starts, which read this file too
+    os.environ["FAMILY"] = "qwen3"
+    runpy.run_path(str(Path(__file__).with_name("cpt_llama.sh")), run_name="__main__")
 #END-OF-PYTHON

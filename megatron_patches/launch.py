@@ -7,7 +7,6 @@ Test: tests/cluster/test_cpt_scripts.py
 
 from __future__ import annotations
 
-import multiprocessing
 import os
 import shlex
 import sys
@@ -58,8 +57,6 @@ class Launch:
 
     def start(self, more: list[str]) -> None:
         """Say what will run, then run it with the flags ``more``, or print it under --dry-run."""
-        if multiprocessing.parent_process() is not None:
-            return  # saving a checkpoint starts processes, which read the script again
         dry = DRY_RUN in more
         arguments = [str(word) for pair in self.settings.items() for word in pair]
         arguments += [*self.switches, *(word for word in more if word != DRY_RUN)]

@@ -20,7 +20,7 @@ from rich.markup import escape
 from layertracer.demo.step import State, Step, remove
 from layertracer.errors import UserError
 
-_PATIENCE = 20.0  # seconds that a stopped command gets to clean up, before each stronger signal
+_PATIENCE = 45.0  # seconds to clean up before each stronger signal; torchrun gives its ranks 30
 
 
 @dataclass(frozen=True)
