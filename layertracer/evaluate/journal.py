@@ -41,9 +41,6 @@ class Journal:
             self._file.close()
             self._file = None
 
-    def __len__(self) -> int:
-        return len(self._answers)
-
     def get(self, key: str) -> Any:
         """Return the answer to a request, or None."""
         return self._answers.get(key)
