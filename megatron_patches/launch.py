@@ -57,6 +57,9 @@ class Launch:
 
     def start(self, more: list[str]) -> None:
         """Say what will run, then run it with the flags ``more``, or print it under --dry-run."""
+        # Saving a checkpoint starts processes that would read the script and all it imports again;
+        # they need nothing of it.
+        vars(sys.modules["__main__"]).pop("__file__", None)
         dry = DRY_RUN in more
         arguments = [str(word) for pair in self.settings.items() for word in pair]
         arguments += [*self.switches, *(word for word in more if word != DRY_RUN)]
