@@ -61,6 +61,8 @@ def to_megatron(
             f"added {shape.padded_query_groups} query group(s) of zeros, so that tensor "
             f"parallelism {tensor_parallel} divides the heads; convert to-hf takes them out again"
         )
+    if dtype is not None and (dtype.value != shape.dtype or shape.other_dtypes):
+        typer.echo(f"cast the weights from {shape.dtype} to {dtype.value}")
     typer.echo(f"wrote {out}")
 
 
