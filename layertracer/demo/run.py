@@ -9,11 +9,12 @@ import signal
 import subprocess
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
 
+import psutil
 from rich.console import Console
 from rich.markup import escape
 
@@ -88,13 +89,27 @@ def _run_command(number: str, step: Step) -> Spent:
 
 def _stop(child: subprocess.Popen[bytes]) -> None:
     """Let ``child`` clean up; a Ctrl-C on the terminal has reached it already."""
-    for signal_number in (signal.SIGINT, signal.SIGTERM, signal.SIGKILL):
-        try:
-            child.wait(_PATIENCE if signal_number is not signal.SIGINT else 1.0)
+    patience = 1.0
+    for signal_number in (signal.SIGINT, signal.SIGTERM):
+        with suppress(subprocess.TimeoutExpired):
+            child.wait(patience)
             return
-        except subprocess.TimeoutExpired:
-            child.send_signal(signal_number)
-    child.wait()
+        child.send_signal(signal_number)
+        patience = _PATIENCE
+    try:
+        child.wait(patience)
+    except subprocess.TimeoutExpired:
+        _kill_with_descendants(child.pid)
+        child.wait()
+
+
+def _kill_with_descendants(pid: int) -> None:
+    """Kill a process and all it started: torchrun's ranks would live on without it."""
+    with suppress(psutil.NoSuchProcess):
+        process = psutil.Process(pid)
+        for one in [process, *process.children(recursive=True)]:
+            with suppress(psutil.NoSuchProcess):
+                one.kill()
 
 
 def remove_abandoned(folder: Path) -> None:

@@ -57,7 +57,9 @@ class Step:
     @property
     def full_environment(self) -> dict[str, str]:
         """The environment of the started process."""
-        return os.environ | self.environment
+        # torchrun gives each rank one thread, and a warning, unless told otherwise.
+        threads = str(max(1, len(os.sched_getaffinity(0)) // 2))
+        return {"OMP_NUM_THREADS": threads} | os.environ | self.environment
 
     def remove_outputs(self) -> None:
         """Delete what the step wrote."""

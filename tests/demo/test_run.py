@@ -8,6 +8,7 @@ import sys
 import time
 from pathlib import Path
 
+import psutil
 import pytest
 from rich.console import Console
 
@@ -159,3 +160,31 @@ def test_two_demos_never_share_a_folder(at_work, tmp_path, shown):
     with pytest.raises(UserError, match="another demo is at work"):
         run_steps(tmp_path / "demo", [step(tmp_path / "a")], shown)
     assert not (tmp_path / "a").exists()
+
+
+STUBBORN = """
+import signal, subprocess, sys
+for number in (signal.SIGINT, signal.SIGTERM):
+    signal.signal(number, signal.SIG_IGN)
+inner = 'import time; print("begun", flush=True); time.sleep(600)'
+subprocess.run([sys.executable, '-c', inner], start_new_session=True)
+"""
+
+
+def test_a_command_that_ignores_every_signal_is_killed_with_all_it_started(tmp_path):
+    driver = f"import layertracer.demo.run as run; run._PATIENCE = 0.5\n{DRIVER}"
+    started = subprocess.Popen(
+        [sys.executable, "-c", driver, str(tmp_path / "demo"), STUBBORN],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        start_new_session=True,
+    )
+    while "begun" not in (line := started.stdout.readline()):
+        assert line, "the step did not begin"
+    below = psutil.Process(started.pid).children(recursive=True)
+    assert len(below) == 2
+    started.send_signal(signal.SIGINT)
+    started.communicate(timeout=60)
+    _, alive = psutil.wait_procs(below, timeout=5)
+    assert alive == []
