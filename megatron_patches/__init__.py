@@ -22,11 +22,13 @@ def apply() -> None:
     from megatron_patches import (
         checkpoint_load,
         distributed_adam,
+        flops,
         moe_router,
         pipeline_frozen,
         recompute,
         recovery_load,
         recovery_save,
+        rope_scaling,
         tracker,
     )
 
@@ -39,6 +41,8 @@ def apply() -> None:
         recompute,
         pipeline_frozen,
         moe_router,
+        flops,
+        rope_scaling,
     ):
         patch.apply()
     _applied = True

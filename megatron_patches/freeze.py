@@ -20,6 +20,9 @@ from layertracer.plan import FreezePlan, Phase
 from megatron_patches import distributed_adam, moe_router, pipeline_frozen
 from megatron_patches.parts import mark_parts, parameters_by_part
 
+# What trains now; None without a plan.
+in_force: Phase | None = None
+
 
 def load_plan(args: Namespace) -> FreezePlan | None:
     """Return the plan that ``--freeze-plan`` names, checked against the model and the run.
@@ -101,6 +104,8 @@ def hook(plan: FreezePlan | None, step: int) -> Callable[[list[Any]], list[Any]]
     """
 
     def freeze(chunks: list[Any]) -> list[Any]:
+        global in_force
+        in_force = None
         distributed_adam.shared = distributed_adam.Shared()
         mark_parts(chunks)
         if plan is not None:
@@ -112,6 +117,8 @@ def hook(plan: FreezePlan | None, step: int) -> Callable[[list[Any]], list[Any]]
 
 def freeze_chunks(chunks: list[Any], phase: Phase) -> None:
     """Let exactly what ``phase`` names require gradients, in bare (not wrapped) model chunks."""
+    global in_force
+    in_force = phase
     for chunk in chunks:
         for _, parameter, part in parameters_by_part(chunk):
             parameter.requires_grad_(part.trains(phase))

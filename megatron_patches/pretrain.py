@@ -47,7 +47,7 @@ def train(arguments: list[str]) -> None:
     from megatron.training.arguments import parse_and_validate_args
 
     from megatron_patches import arguments as command_line
-    from megatron_patches import batch, run
+    from megatron_patches import batch, restarts, run
 
     sys.argv = [sys.argv[0], *command_line.complete(arguments)]
     quiet.apply(run.records_folder(command_line.given(arguments, "--save")))
@@ -60,6 +60,7 @@ def train(arguments: list[str]) -> None:
         batch.datasets,
         ModelType.encoder_or_decoder,
         batch.forward_step,
+        store=restarts.store(),
     )
 
 

@@ -128,15 +128,36 @@ def one_process(session: Session) -> None:
         session.train(
             f"arm-{arm}",
             flags,
-            before_step=_note_rate,
+            before_step=_before_plain,
+            after_step=_after_counting,
             at_end=lambda run, chunks, _, kept=batches, arm=arm: _plain_loop(
                 run, chunks, kept, plan_of(arm)
             ),
         )
 
 
-def _note_rate(run: Run, _step: int, _chunks: list[Any], optimizer: Any) -> None:
+def _before_plain(run: Run, step: int, _chunks: list[Any], optimizer: Any) -> None:
+    """Note the learning rate, and count the operations of one step by running it."""
+    from torch.utils.flop_counter import FlopCounterMode
+
     run.facts.setdefault("rates", []).append(optimizer.param_groups[0]["lr"])
+    if step == 1:
+        run.facts["counter"] = FlopCounterMode(display=False)
+        run.facts["counter"].__enter__()
+
+
+def _after_counting(run: Run, step: int, *_: Any) -> None:
+    from megatron.training import get_args, training
+
+    if step != 2:
+        return
+    counter = run.facts.pop("counter")
+    counter.__exit__(None, None, None)
+    run.facts["counted"] = {str(op): n for op, n in counter.get_flop_counts()["Global"].items()}
+    args = get_args()
+    linears = training.num_floating_point_operations(args, args.global_batch_size, 0)
+    whole = training.num_floating_point_operations(args, args.global_batch_size)
+    run.facts["claimed"] = {"linears": linears, "cores": whole - linears}
 
 
 def _keep_batches(kept: list[dict[str, Any]]) -> None:

@@ -56,7 +56,9 @@ class Run:
 Runs = dict[str, list[Run]]
 
 
-def start(module: str, arguments: list[str], processes: int, *options: str) -> subprocess.Popen:
+def start(
+    module: str, arguments: list[str], processes: int, log: Path, *options: str
+) -> subprocess.Popen[bytes]:
     """Start ``module`` on ``processes`` ranks under torchrun, and return without waiting."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
@@ -65,18 +67,19 @@ def start(module: str, arguments: list[str], processes: int, *options: str) -> s
     command += ["--master-addr", "127.0.0.1", "--master-port", str(port), *options]
     command += ["-m", module, *arguments]
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "LAYERTRACER_DEBUG": "1"}
-    pipe = subprocess.PIPE
-    return subprocess.Popen(command, cwd=ROOT, env=environment, stdout=pipe, stderr=pipe, text=True)
+    with log.open("w") as stream:  # a file: what a killed rank leaves behind would hold a pipe open
+        return subprocess.Popen(command, cwd=ROOT, env=environment, stdout=stream, stderr=stream)
 
 
 def torchrun(scenario: str, folder: Path, processes: int, timeout: float = 400) -> Runs:
     """Run ``module:function`` on ``processes`` ranks; return what it recorded, by name and rank."""
-    started = start("tests.distributed.session", [scenario, str(folder)], processes)
+    log = folder / "log.txt"
+    started = start("tests.distributed.session", [scenario, str(folder)], processes, log)
     try:
-        output, errors = started.communicate(timeout=timeout)
+        started.wait(timeout)
     finally:
         started.terminate()
-    assert started.returncode == 0, f"{output[-3000:]}\n{errors[-6000:]}"
+    assert started.returncode == 0, log.read_text("utf-8", errors="replace")[-8000:]
     files = sorted(folder.glob("*.rank*.pt"))
     recorded: Runs = {}
     for file in files:

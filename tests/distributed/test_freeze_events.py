@@ -101,3 +101,14 @@ def test_twenty_steps_equal_a_plain_loop_of_torch(runs: Runs, arm: str) -> None:
     for key, weight in run.facts["plain"].items():
         torch.testing.assert_close(run.after[key], weight, rtol=0, atol=1e-5)
         assert torch.equal(run.before[key], run.after[key]) == (key not in run.trained)
+
+
+@pytest.mark.parametrize("arm", ARMS)
+def test_reported_operations_are_those_that_run(runs: Runs, arm: str) -> None:
+    counted, claimed = (runs[f"arm-{arm}"][0].facts[key] for key in ("counted", "claimed"))
+    linears = sum(number for op, number in counted.items() if op in ("aten.mm", "aten.addmm"))
+    cores = sum(number for op, number in counted.items() if "bmm" in op)
+    # Below the first layer that trains not even its first linear's input gradient is computed.
+    assert linears == pytest.approx(claimed["linears"], rel=0.05)
+    # Megatron counts the causal half of the attention scores; without a GPU all are computed.
+    assert cores == pytest.approx(2 * claimed["cores"], rel=0.01)
