@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from scipy.stats import binomtest
-
-from layertracer.evaluate.files import EvalFile, Score, SuiteResult
+from layertracer.evaluate.compare import compare_evaluations
+from layertracer.evaluate.files import EvalFile, Score
 from layertracer.report.chart import Section, Table
 
 
@@ -50,34 +49,26 @@ def _overall_table(evaluations: Sequence[EvalFile]) -> Table:
 
 
 def _paired_table(before: EvalFile, after: EvalFile) -> Table:
-    """Compare the same questions: exact McNemar test on those whose answer changed sides."""
-    rows = []
-    for suite in before.suites:
-        pairs = list(_pairs(before, after, suite))
-        lost = sum(was and not now for was, now in pairs)
-        won = sum(now and not was for was, now in pairs)
-        p = binomtest(lost, lost + won, 0.5).pvalue if lost + won else 1.0
-        verdict = "can't be told apart"
-        if p < 0.05:
-            verdict = "better" if won > lost else "worse"
-        counts = (len(pairs), won, lost)
-        rows.append([f"{suite.suite}, {suite.protocol}", *map(str, counts), f"{p:.3f}", verdict])
     return Table(
-        columns=["first to last", "questions", "newly right", "newly wrong", "p", "verdict"],
-        rows=rows,
-        caption="Exact McNemar test on the questions both answered; better or worse when p < 0.05.",
+        columns=[
+            "first to last",
+            *("questions", "newly right", "newly wrong", "change", "p", "verdict"),
+        ],
+        rows=[
+            [
+                f"{one.suite}, {one.protocol}",
+                str(one.questions),
+                str(one.won),
+                str(one.lost),
+                str(one.micro),
+                f"{one.p_holm:.3f}",
+                one.verdict,
+            ]
+            for one in compare_evaluations(before, after)
+        ],
+        caption="The questions both answered: exact McNemar test, bootstrap interval; better or "
+        "worse when p < 0.05.",
     )
-
-
-def _pairs(before: EvalFile, after: EvalFile, suite: SuiteResult) -> Iterator[tuple[bool, bool]]:
-    later = {
-        (q.suite, q.protocol, q.question_sha256, q.prompt_sha256): q.correct
-        for q in after.questions
-    }
-    for q in before.questions:
-        key = (q.suite, q.protocol, q.question_sha256, q.prompt_sha256)
-        if (q.suite, q.protocol) == (suite.suite, suite.protocol) and key in later:
-            yield q.correct, later[key]
 
 
 def _subject_tables(evaluations: Sequence[EvalFile]) -> Iterator[Table]:
