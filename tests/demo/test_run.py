@@ -136,7 +136,7 @@ def at_work(tmp_path):
         text=True,
         start_new_session=True,
     )
-    while "begun" not in (line := started.stdout.readline()):
+    while (line := started.stdout.readline()) != "begun\n":
         assert line, "the step did not begin"
     time.sleep(0.2)
     yield started
@@ -180,7 +180,7 @@ def test_a_command_that_ignores_every_signal_is_killed_with_all_it_started(tmp_p
         text=True,
         start_new_session=True,
     )
-    while "begun" not in (line := started.stdout.readline()):
+    while (line := started.stdout.readline()) != "begun\n":
         assert line, "the step did not begin"
     below = psutil.Process(started.pid).children(recursive=True)
     assert len(below) == 2
