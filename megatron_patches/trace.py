@@ -275,18 +275,14 @@ def _decode_all(
 ) -> tuple[np.ndarray, torch.Tensor]:
     """Return P(target), JS and null JS ``[2 or 3, prompts, layers + 1]``, and the answers."""
     depths, count = states[0].shape[:2]
-    predicted = lens.most_probable(lens.log_probs(states[0][-1]))
+    predicted = lens.most_probable(lens.logits(states[0][-1]))
     target = predicted if given is None else given
     flat = [variant.flatten(0, 1) for variant in states]
     results = torch.zeros(len(states), depths * count, dtype=torch.float64)
     for rows in row_chunks(depths * count, lens.vocab_size * len(states), lens.device):
         wanted = target[torch.arange(rows.start, rows.stop, device=lens.device) % count]
-        stacked = lens.log_probs(torch.cat([variant[rows] for variant in flat]))
-        clean, *disturbed = stacked.chunk(len(states))
-        found = [lens.probability(clean, wanted), lens.divergence(clean, disturbed[0])]
-        if len(disturbed) == 2:
-            found.append(lens.divergence(*disturbed))
-        results[:, rows] = torch.stack([values.double() for values in found]).cpu()
+        stacked = lens.logits(torch.cat([variant[rows] for variant in flat]))
+        results[:, rows] = lens.compare(stacked.chunk(len(states)), wanted).cpu()
     return results.view(-1, depths, count).transpose(1, 2).numpy(), predicted
 
 

@@ -8,7 +8,7 @@ Test: tests/distributed/test_trace_megatron.py
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -19,7 +19,8 @@ from torch import Tensor
 from torch import distributed as dist
 
 from layertracer.errors import UserError
-from layertracer.trace.divergence import LN2, js_sum
+from layertracer.ops import lens_combine
+from layertracer.trace.comparison import Columns, compare_logits
 
 EMBEDDING = 0  # the key of the embedding's output; layer ``l`` (0-based) has ``l + 1``
 TOLERANCE = 1e-4
@@ -131,43 +132,32 @@ class MegatronLens:
             )
         return difference
 
-    def log_probs(self, states: Tensor) -> Tensor:
-        """Return this rank's columns of the log-probabilities of ``[n, hidden]`` (last stage)."""
+    def logits(self, states: Tensor) -> Tensor:
+        """Return this rank's columns of the logits of ``[n, hidden]``; padding is -inf."""
         logits = self._local_logits(states)
-        first_padding = max(0, self.vocab_size - self.tensor_rank * logits.shape[1])
-        logits[:, first_padding:] = -torch.inf
-        largest = self._over_vocabulary(logits.max(dim=-1).values, dist.ReduceOp.MAX)
-        logits -= largest[:, None]
-        total = self._over_vocabulary(logits.exp().sum(dim=-1), dist.ReduceOp.SUM)
-        return logits.sub_(total.log()[:, None])
+        logits[:, max(0, self.vocab_size - self.tensor_rank * logits.shape[1]) :] = -torch.inf
+        return logits
 
-    def most_probable(self, log_probs: Tensor) -> Tensor:
-        """Return the most probable token of each row, ``[n]``."""
-        value, index = log_probs.max(dim=-1)
-        index = index + self.tensor_rank * log_probs.shape[1]
-        values = [torch.empty_like(value) for _ in range(self.tensor_size)]
-        indices = [torch.empty_like(index) for _ in range(self.tensor_size)]
-        dist.all_gather(values, value, group=self.tensor_group)
-        dist.all_gather(indices, index, group=self.tensor_group)
-        best = torch.stack(values).argmax(dim=0, keepdim=True)
-        return torch.stack(indices).gather(0, best)[0]
+    def most_probable(self, logits: Tensor) -> Tensor:
+        """Return the most probable token of each row of this rank's columns, ``[n]``."""
+        value, index = logits.max(dim=-1)
+        values = self._from_all_parts(value)
+        indices = self._from_all_parts(index + self.tensor_rank * logits.shape[1])
+        return indices.gather(0, values.argmax(dim=0, keepdim=True))[0]
 
-    def probability(self, log_probs: Tensor, tokens: Tensor) -> Tensor:
-        """Return the probability of ``tokens[i]`` in row ``i``, ``[n]``."""
-        local = tokens - self.tensor_rank * log_probs.shape[1]
-        mine = (local >= 0) & (local < log_probs.shape[1])
-        column = local.clamp(0, log_probs.shape[1] - 1)
-        found = log_probs.gather(-1, column[:, None])[:, 0].exp()
-        return self._over_vocabulary(found * mine, dist.ReduceOp.SUM)
+    def compare(self, logits: Sequence[Tensor], target: Tensor) -> Tensor:
+        """Return what ``compare_logits`` does, over the vocabulary of all ranks."""
+        columns = Columns(
+            self.tensor_rank * logits[0].shape[1],
+            combine=lambda states: lens_combine(self._from_all_parts(states)),
+            add=lambda sums: self._from_all_parts(sums).sum(dim=0),
+        )
+        return compare_logits(logits, target, columns)
 
-    def divergence(self, log_p: Tensor, log_q: Tensor) -> Tensor:
-        """Return the Jensen-Shannon divergence of each row in nats, ``[n]`` float64."""
-        return self._over_vocabulary(js_sum(log_p, log_q), dist.ReduceOp.SUM).clamp_(0.0, LN2)
-
-    def _over_vocabulary(self, values: Tensor, operation: Any) -> Tensor:
-        values = values.contiguous()
-        dist.all_reduce(values, operation, group=self.tensor_group)
-        return values
+    def _from_all_parts(self, values: Tensor) -> Tensor:
+        parts = [torch.empty_like(values) for _ in range(self.tensor_size)]
+        dist.all_gather(parts, values.contiguous(), group=self.tensor_group)
+        return torch.stack(parts)
 
     def _local_logits(self, states: Tensor) -> Tensor:
         """Final norm and head, as ``GPTModel`` applies them: ``[n, columns of this rank]``."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from layertracer.errors import UserError
-from layertracer.trace.divergence import js_divergence
+from layertracer.trace.comparison import compare_logits
 from layertracer.trace.encoding import EncodedPrompt
 from layertracer.trace.model import TracedModel
 from layertracer.trace.perturbation import Disturbance, batch_inputs, clean_row, perturbed_row
@@ -48,6 +48,8 @@ def measure(
     states = _read_states(traced, prompts, disturbance, draws=2 if null_control else 1)
     given = torch.tensor([prompt.target for prompt in prompts]) if given_target else None
     numbers, predicted = _decode_all(traced, states, given)
+    finite = torch.from_numpy(np.isfinite(numbers).all(axis=(0, 2)))
+    _refuse_not_finite(finite, prompts, disturbance)
     return Measured(
         index=np.array([prompt.index for prompt in prompts]),
         p=numbers[0],
@@ -77,7 +79,7 @@ def _decode_all(
         if last.start < count:
             predicted[last] = logits[0][: last.stop - last.start].argmax(-1)
         wanted = torch.arange(rows.start, rows.stop, device=traced.device) % count
-        results[:, rows] = compare_logits(logits, target[wanted])
+        results[:, rows] = compare_logits(logits, target[wanted]).cpu()
     return results.view(-1, depths, count).flip(1).transpose(1, 2).numpy(), predicted
 
 
@@ -90,29 +92,21 @@ def _read_states(
         rows += [perturbed_row(prompt, disturbance, draw) for prompt in prompts]
     width = traced.model.get_input_embeddings().embedding_dim
     states = traced.lens.read(*batch_inputs(rows, width, traced.device))
-    finite = states.isfinite().all(dim=-1).all(dim=0)
-    if not finite.all():
-        bad = prompts[int(finite.logical_not().nonzero()[0]) % len(prompts)]
-        raise UserError(
-            f"{bad.prompt.source}: the model's states are not finite (NaN or infinity) for this "
-            f"prompt with perturbation {disturbance.kind.value}: try --dtype float32, or another "
-            "--perturbation"
-        )
+    _refuse_not_finite(states.isfinite().all(dim=-1).all(dim=0), prompts, disturbance)
     return list(states.chunk(1 + draws, dim=1))
 
 
-def compare_logits(logits: Sequence[Tensor], target: Tensor) -> Tensor:
-    """Return P(target), JS and, of three variants, the null JS of each row: ``[2 or 3, rows]``.
-
-    Args:
-        logits: ``[rows, vocabulary]`` float32 of the clean prompts and of each draw.
-        target: token ids, ``[rows]``.
-    """
-    clean, *disturbed = (variant.log_softmax(-1) for variant in logits)
-    found = [clean.gather(-1, target[:, None])[:, 0].exp(), js_divergence(clean, disturbed[0])]
-    if len(disturbed) == 2:
-        found.append(js_divergence(*disturbed))
-    return torch.stack([values.double() for values in found]).cpu()
+def _refuse_not_finite(
+    finite: Tensor, prompts: list[EncodedPrompt], disturbance: Disturbance
+) -> None:
+    """Raise UserError for the first row (of prompts, then of their draws) that isn't finite."""
+    if not finite.all():
+        bad = prompts[int(finite.logical_not().nonzero()[0]) % len(prompts)]
+        raise UserError(
+            f"{bad.prompt.source}: the model's states or logits are not finite (NaN or infinity) "
+            f"for this prompt with perturbation {disturbance.kind.value}: try --dtype float32, or "
+            "another --perturbation"
+        )
 
 
 def row_chunks(rows: int, logits_per_row: int, device: torch.device) -> Iterator[slice]:

@@ -165,10 +165,21 @@ def _from_pretrained(folder: ModelFolder, dtype: torch.dtype, trust_code: bool) 
 def pick_device(device: str) -> torch.device:
     """Return the device named, or the GPU when there is one for ``auto``."""
     if device == "auto":
-        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+        device = "cuda" if torch.cuda.is_available() else "cpu"
     try:
         picked = torch.device(device)
         torch.empty(1, device=picked)
     except (RuntimeError, AssertionError) as error:
         raise UserError(f"--device {device}: not available on this machine") from error
+    if picked.type == "cuda" and not _has_cuda_ops():
+        raise UserError(
+            "the extension was built without its CUDA kernels: build it again with "
+            "`LAYERTRACER_CUDA=1 make setup`, or pass --device cpu"
+        )
     return picked
+
+
+def _has_cuda_ops() -> bool:
+    from layertracer import ops  # noqa: F401  (loading it registers them)
+
+    return torch._C._dispatch_has_kernel_for_dispatch_key("layertracer::js_divergence", "CUDA")

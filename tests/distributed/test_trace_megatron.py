@@ -43,12 +43,13 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def run(folder: Path, out: Path, layout: list[str], settings: dict) -> tuple[int, str]:
     flags = [f"--{name.replace('_', '-')}={value}" for name, value in settings.items()]
     arguments = ["--load", str(folder / "megatron"), "--out", str(out), "--batch-tokens=300"]
-    started = start("layertracer.trace.megatron", [*arguments, *layout, *flags], 2)
+    log = out.with_name("log.txt")
+    started = start("layertracer.trace.megatron", [*arguments, *layout, *flags], 2, log)
     try:
-        output, errors = started.communicate(timeout=300)
+        started.wait(timeout=300)
     finally:
         started.terminate()
-    return started.returncode, output + errors
+    return started.returncode, log.read_text("utf-8", errors="replace")
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)

@@ -119,9 +119,20 @@ def test_states_that_are_not_finite_name_the_prompt(prompts: list[EncodedPrompt]
     traced = trace_model(tiny_model("llama"), "llama")
     with torch.no_grad():
         traced.model.model.layers[1].mlp.down_proj.weight[0, 0] = float("nan")
-    with pytest.raises(UserError, match=r"line 0: the model's states are not finite"):
+    with pytest.raises(UserError, match=r"line 0: the model's states or logits are not finite"):
         measure(
             traced, prompts, Disturbance(Perturbation.MASK, 0.5, 0), null_control=False,
+            given_target=False,
+        )  # fmt: skip
+
+
+def test_logits_that_are_not_finite_name_the_prompt(prompts: list[EncodedPrompt]) -> None:
+    traced = trace_model(tiny_model("llama"), "llama")
+    with torch.no_grad():
+        traced.model.lm_head.weight[5, 0] = float("inf")
+    with pytest.raises(UserError, match="states or logits are not finite"):
+        measure(
+            traced, prompts, Disturbance(Perturbation.MASK, 0.5, 0), null_control=True,
             given_target=False,
         )  # fmt: skip
 
