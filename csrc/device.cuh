@@ -7,11 +7,12 @@
 
 #include "chunks.h"
 
-// The tests run the kernels on a CPU: there this is a loop over blocks and threads.
+// The tests run the kernels on a CPU, where these two are defined otherwise.
 #ifndef LAYERTRACER_LAUNCH
 #define LAYERTRACER_LAUNCH(kernel, blocks, stream, ...)                                      \
   kernel<<<static_cast<unsigned>(blocks), kThreads, 0, static_cast<cudaStream_t>(stream)>>>( \
       __VA_ARGS__)
+#define LAYERTRACER_SHARED(type, name, count) __shared__ type name[count]
 #endif
 
 namespace layertracer {
@@ -55,7 +56,7 @@ __device__ __forceinline__ S shuffle_down(const S& value, int offset) {
 // Merges the threads' values in a fixed order; thread 0 returns the result.
 template <typename S>
 __device__ S reduce_block(S value) {
-  __shared__ double shared[kWarps * sizeof(S) / sizeof(double)];
+  LAYERTRACER_SHARED(double, shared, kWarps * sizeof(S) / sizeof(double));
   auto* of_warps = reinterpret_cast<S*>(shared);
 #pragma unroll
   for (int offset = 16; offset > 0; offset /= 2) value.merge(shuffle_down(value, offset));

@@ -21,7 +21,6 @@
 #define __host__
 #define __forceinline__ inline
 #define __launch_bounds__(threads)
-#define __shared__ static  // blocks run one after another, so one copy is enough
 
 using cudaStream_t = void*;
 
@@ -45,6 +44,7 @@ struct Fiber {
 
 constexpr unsigned kWarp = 32;
 constexpr size_t kStack = 64 << 10;
+constexpr size_t kShared = 1024;  // doubles
 
 inline Index thread;
 inline Index block;
@@ -53,6 +53,7 @@ inline ucontext_t scheduler;
 inline std::vector<Fiber> fibers;
 inline std::function<void()> body;
 inline std::vector<double> exchanged;  // a slot for each thread
+inline std::vector<double> shared;     // NaN when a block begins
 
 inline void stop(State state) {
   Fiber& own = fibers[thread.x];
@@ -90,6 +91,7 @@ inline bool all_done() {
 inline void run_block(unsigned threads) {
   fibers.resize(threads);
   exchanged.assign(threads, 0.0);
+  shared.assign(kShared, NAN);
   for (Fiber& fiber : fibers) {
     fiber.stack.resize(kStack);
     fiber.state = State::kReady;
@@ -125,6 +127,10 @@ inline void launch(std::function<void()> kernel, int64_t blocks, unsigned thread
 
 #define threadIdx emulator::thread
 #define blockIdx emulator::block
+// One array a kernel.
+#define LAYERTRACER_SHARED(type, name, count)                     \
+  static_assert((count) * sizeof(type) <= emulator::kShared * 8); \
+  auto* name = reinterpret_cast<type*>(emulator::shared.data())
 #define LAYERTRACER_LAUNCH(kernel, blocks, stream, ...) \
   (static_cast<void>(stream), emulator::launch([=] { kernel(__VA_ARGS__); }, blocks, kThreads))
 
