@@ -113,6 +113,7 @@ LAYOUT = Layout(
     bf16=ON_GPU,
     recompute=RECOMPUTE,
 )
-if __name__ == "__main__":  # not in the processes that saving starts, which read this file too
-    Launch(SETTINGS, SWITCHES, LAYOUT, WORLD, ON_GPU).start(sys.argv[1:])
+# Saving starts processes that would read this file again, and import torch again, by this name.
+del __file__
+Launch(SETTINGS, SWITCHES, LAYOUT, WORLD, ON_GPU).start(sys.argv[1:])
 #END-OF-PYTHON
