@@ -10,6 +10,7 @@ from layertracer.commands import (
     demo,
     doctor,
     estimate,
+    nightly,
     plan,
     prepare_data,
     report,
@@ -27,5 +28,6 @@ COMMANDS = [
     trace.register,
     prepare_data.register,
     evaluate.register,
+    nightly.register,
     report.register,
 ]

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+
+if TYPE_CHECKING:
+    from layertracer.evaluate.files import EvalSettings
 
 
 class Prompt(StrEnum):
@@ -77,30 +80,19 @@ def evaluate(
     import os
 
     os.environ.setdefault("TQDM_DISABLE", "1")  # lm-eval would draw a bar for every subject
-    from pydantic import ValidationError
-
-    from layertracer.errors import UserError
-    from layertracer.evaluate.files import EvalSettings
     from layertracer.evaluate.printing import print_evaluation
     from layertracer.evaluate.runner import Machine, run_evaluation
 
-    try:
-        settings = EvalSettings(
-            tasks=_names(tasks),
-            protocols=_names(protocol),
-            shots=shots,
-            prompt=prompt.value,
-            chat_template=chat_template,
-            limit=limit,
-            max_new_tokens=max_new_tokens,
-            dtype=dtype.value,
-        )
-    except ValidationError as error:
-        fault = error.errors()[0]
-        flag = (
-            str(fault["loc"][0]).rstrip("s") if fault["loc"][0] == "protocols" else fault["loc"][0]
-        )
-        raise UserError(f"--{flag} {fault['input']}: {fault['msg']}") from error
+    settings = eval_settings(
+        tasks=tasks,
+        protocols=protocol,
+        shots=shots,
+        prompt=prompt.value,
+        chat_template=chat_template,
+        limit=limit,
+        max_new_tokens=max_new_tokens,
+        dtype=dtype.value,
+    )
     made = run_evaluation(
         model,
         out,
@@ -112,6 +104,25 @@ def evaluate(
     if made is not None:
         print_evaluation(made, by_subject=by_subject)
         typer.echo(f"wrote {out}")
+
+
+def eval_settings(tasks: str, protocols: str, **others: Any) -> EvalSettings:
+    """Return checked settings; ``tasks`` and ``protocols`` are lists with commas.
+
+    Raises:
+        UserError: one is not allowed; the message names the flag.
+    """
+    from pydantic import ValidationError
+
+    from layertracer.errors import UserError
+    from layertracer.evaluate.files import EvalSettings
+
+    try:
+        return EvalSettings(tasks=_names(tasks), protocols=_names(protocols), **others)
+    except ValidationError as error:
+        fault = error.errors()[0]
+        flag = str(fault["loc"][0]).replace("protocols", "protocol").replace("_", "-")
+        raise UserError(f"--{flag} {fault['input']}: {fault['msg']}") from error
 
 
 def _names(value: str) -> tuple[str, ...]:
