@@ -2,6 +2,7 @@
 
 What it changes: wraps ``megatron.training.training.train_step``; Megatron's own line is left out.
 Why: Megatron's line has no tokens per second and its figures can only be read back by parsing.
+TensorBoard and W&B are Megatron's own flags (``--tensorboard-dir``, ``--wandb-project``).
 Megatron versions: 0.19.x.
 Test: tests/distributed/test_launch.py
 """
@@ -13,10 +14,12 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import psutil
 import torch
 
 from layertracer.files import write_json
 from layertracer.stats.records import StepRecords
+from megatron_patches import cpu, freeze
 
 
 class TrainLog:
@@ -39,7 +42,8 @@ class TrainLog:
         print(
             f"step {step:>{len(str(self.total_steps))}}/{self.total_steps}  loss {loss:.4f}  "
             f"grad norm {grad_norm:.3f}  lr {lr:.2e}  {timing['seconds']:.2f} s  "
-            f"{timing['tokens_per_second']:,.0f} tokens/s",
+            f"{timing['tokens_per_second']:,.0f} tokens/s  {timing['tflops_per_rank']:.3g} TFLOP/s "
+            f" {timing['memory_gb']:.2f} GB  {timing['trained_layers']} layers train",
             flush=True,
         )
 
@@ -78,10 +82,31 @@ def apply(folder: Path | None) -> None:
                 lr=float(max(group["lr"] for group in optimizer.param_groups)),
                 seconds=seconds,
                 tokens_per_second=run.global_batch_size * run.seq_length / seconds,
+                tflops_per_rank=_operations(run) / seconds / run.world_size / 1e12,
+                memory_gb=_memory_bytes() / 1e9,
+                trained_layers=_trained_layers(run),
             )
         return answer
 
     training.train_step = train_step
+
+
+def _operations(run: Any) -> float:
+    """Return the floating-point operations of a step, of what trains."""
+    from megatron.training import training
+
+    return training.num_floating_point_operations(run, run.global_batch_size)
+
+
+def _trained_layers(run: Any) -> int:
+    return run.num_layers if freeze.in_force is None else len(freeze.in_force.layers)
+
+
+def _memory_bytes() -> int:
+    """Return the most that this rank's GPU had to hold; without a GPU, what the process holds."""
+    if cpu.needed():
+        return psutil.Process().memory_info().rss
+    return torch.cuda.max_memory_allocated()
 
 
 def _without_step_lines(printer: Callable[..., None]) -> Callable[..., None]:
