@@ -48,7 +48,7 @@ def main(
     prompts: str = "builtin",
     num_prompts: int = 500,
     batch_tokens: int = BATCH_TOKENS["cpu"],
-    naive_prompts: int = 20,
+    naive_prompts: Annotated[int, typer.Option(help="0 leaves the naive way out.")] = 20,
     shots: Annotated[int, typer.Option(help="Solved examples before a word pair.")] = 5,
 ) -> None:
     """Print the times and their ratios."""
@@ -65,37 +65,44 @@ def main(
     disturbance = Disturbance(
         Perturbation.MASK, 0.3, 0, replacement=replacement_token(tokenizer)[0]
     )
-    whole = list(batches(encoded, 2, batch_tokens))
-    few = list(batches(encoded[:: max(1, len(encoded) // naive_prompts)], 2, batch_tokens))
     tokens = sum(map(len, encoded))
     print(
         f"{len(encoded)} prompts, {tokens} tokens, {traced.num_layers} layers, "
         f"vocabulary {traced.vocab_size}, {torch.get_num_threads()} threads"
     )
-    trace_batch(traced, few[-1], disturbance)
-    floor = floor_seconds(traced, tokens, len(encoded))
-    stock, stock_sorted, ours = np.zeros((3, 2))
-    position = 0
-    for batch in whole:  # in turns, so that other work on the machine slows both alike
-        stock_sorted += seconds(stock_passes, traced, batch, disturbance)
-        ours += seconds(trace_batch, traced, batch, disturbance)
-        stock += seconds(
-            stock_passes, traced, encoded[position : position + len(batch)], disturbance
-        )
-        position += len(batch)
+    timed = {"floor": floor_seconds(traced, tokens, len(encoded))}
+    timed |= in_turns(traced, encoded, list(batches(encoded, 2, batch_tokens)), disturbance)
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
-    scale = len(encoded) / sum(map(len, few))
-    naive = seconds(naive_passes, traced, few, disturbance) * scale
-    timed = {
-        "floor": floor, "stock": stock, "stock, sorted": stock_sorted, "trace": ours, "naive": naive
-    }  # fmt: skip
+    if naive_prompts:
+        few = encoded[:: max(1, len(encoded) // naive_prompts)]
+        sums = [
+            seconds(naive_passes, traced, batch, disturbance)
+            for batch in batches(few, 2, batch_tokens)
+        ]
+        timed["naive"] = np.sum(sums, axis=0) * len(encoded) / len(few)
     for name, value in timed.items():
-        against = value / stock
+        against = value / timed["stock"]
         print(
             f"{name:13} {value[0]:8.1f} s {value[1]:8.1f} processor s,"
             f" {against[0]:6.2f} and {against[1]:6.2f} x stock"
         )
     print(f"peak memory of stock and trace: {peak:.2f} GiB")
+
+
+def in_turns(
+    traced: TracedModel, encoded: Batch, whole: list[Batch], disturbance: Disturbance
+) -> dict[str, np.ndarray]:
+    """Time stock passes and trace batch by batch, so that other work slows all alike."""
+    trace_batch(traced, whole[-1], disturbance)  # warms up
+    stock, stock_sorted, ours = np.zeros((3, 2))
+    position = 0
+    for batch in whole:
+        in_order = encoded[position : position + len(batch)]
+        position += len(batch)
+        stock_sorted += seconds(stock_passes, traced, batch, disturbance)
+        ours += seconds(trace_batch, traced, batch, disturbance)
+        stock += seconds(stock_passes, traced, in_order, disturbance)
+    return {"stock": stock, "stock, sorted": stock_sorted, "trace": ours}
 
 
 def seconds(run: Callable[..., object], *args: object) -> np.ndarray:
@@ -133,21 +140,20 @@ def trace_batch(traced: TracedModel, batch: Batch, disturbance: Disturbance) -> 
     measure(traced, batch, disturbance, null_control=False, given_target=False)
 
 
-def naive_passes(traced: TracedModel, few: list[Batch], disturbance: Disturbance) -> None:
+def naive_passes(traced: TracedModel, batch: Batch, disturbance: Disturbance) -> None:
     """The way it is first written: every layer, every position, whole softmax."""
     base, head = traced.model.model, traced.model.get_output_embeddings()
-    for batch in few:
-        answers = torch.tensor([len(prompt) - 1 for prompt in batch])
-        everything = [
-            traced.model(**inputs, output_hidden_states=True).hidden_states
-            for inputs in rows_of(batch, disturbance)
-        ]
-        for clean, disturbed in zip(*everything, strict=True):
-            p, q = (
-                head(base.norm(states)).softmax(-1)[torch.arange(len(batch)), answers]
-                for states in (clean, disturbed)
-            )
-            naive_jsd(p, q).numpy()
+    answers = torch.tensor([len(prompt) - 1 for prompt in batch])
+    everything = [
+        traced.model(**inputs, output_hidden_states=True).hidden_states
+        for inputs in rows_of(batch, disturbance)
+    ]
+    for clean, disturbed in zip(*everything, strict=True):
+        p, q = (
+            head(base.norm(states)).softmax(-1)[torch.arange(len(batch)), answers]
+            for states in (clean, disturbed)
+        )
+        naive_jsd(p, q).numpy()
 
 
 def naive_jsd(p: torch.Tensor, q: torch.Tensor) -> torch.Tensor:
