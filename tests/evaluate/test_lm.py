@@ -95,6 +95,21 @@ def test_other_architectures(
     assert_equal(logit_answers(ours, settings), logit_answers(stock(parts), settings))
 
 
+def test_a_chat_template_gives_the_same_too(model_folder: Path) -> None:
+    """Its prompts end in a line break, which belongs to the option, and begin with BOS."""
+    parts = loaded(model_folder)
+    parts["tokenizer"].chat_template = (
+        "<s>{% for m in messages %}[{{ m.role }}] {{ m.content }}\n{% endfor %}"
+        "{% if add_generation_prompt %}[assistant]\n{% endif %}"
+    )
+    settings, ours = EvalSettings(shots=2, chat_template=True), OptionLM(**parts)
+    answers = logit_answers(ours, settings)
+    assert_equal(answers, logit_answers(stock(parts), settings))
+    sample = next(iter(run_lm_eval(ours, [SUITE], settings)["samples"].values()))[0]
+    context, option = sample["arguments"][0]
+    assert context.startswith("<s>[") and context.endswith("[assistant]\n") and option == "A"
+
+
 def test_too_long_prompts_are_cut_as_lm_eval_cuts_them_and_counted(tmp_path: Path) -> None:
     parts = loaded(save_model(tmp_path / "model", max_position_embeddings=300))
     ours, settings = OptionLM(**parts), EvalSettings(shots=1)

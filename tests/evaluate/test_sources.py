@@ -130,6 +130,29 @@ def test_bad_files_and_folders_are_named(tmp_path: Path) -> None:
         load_suites(["ceval"], tmp_path, 0)
 
 
+def test_the_hub_is_used_without_a_folder(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = []
+
+    def load_dataset(name: str, subject: str) -> dict[str, list[dict[str, object]]]:
+        asked.append((name, subject))
+        cells = dict(zip(CEVAL, row(3), strict=True))
+        return {"val": [{**cells, "id": 3}], "dev": [{**cells, "explanation": ""}], "test": []}
+
+    monkeypatch.setattr("datasets.load_dataset", load_dataset)
+    (suite,) = load_suites(["ceval"], None, 1)
+    assert len(suite.subjects) == 52 and ("ceval/ceval-exam", "law") in asked
+    assert suite.subjects[0].test[0].id == "3"
+
+
+def test_no_network_is_an_error_that_says_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
+    def load_dataset(*_: str) -> None:
+        raise ConnectionError("Network is unreachable")
+
+    monkeypatch.setattr("datasets.load_dataset", load_dataset)
+    with pytest.raises(UserError, match="give a local copy with --data-dir"):
+        load_suites(["cmmlu"], None, 0)
+
+
 def test_too_few_worked_examples_are_an_error(tmp_path: Path) -> None:
     write(tmp_path / "val" / "law_val.csv", CEVAL, [row(0)])
     with pytest.raises(UserError, match=r"--shots 5: ceval has 0 worked examples \(dev\) for law"):
