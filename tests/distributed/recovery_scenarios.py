@@ -15,7 +15,9 @@ import torch
 from layertracer.errors import UserError
 from tests.distributed.session import Run, Session
 
+# Steps long enough that a run can be stopped between two of them.
 FLAGS = ["--pipeline-model-parallel-size", "2", "--save-interval", "2", "--train-iters", "6"]
+FLAGS += ["--global-batch-size", "32"]
 
 
 def iteration(folder: Path, step: int) -> Path:
