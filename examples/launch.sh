@@ -17,6 +17,8 @@ launch() {
         return 2
     }
     gpus=$(nvidia-smi --list-gpus 2>/dev/null | wc -l || true)
+    # With a store shared between restarts, torchrun tells a node that comes in later no address.
+    export TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1
     local processes=${NPROC:-$((gpus > 0 ? gpus : 2))} more
     read -ra more <<<"${TORCHRUN_ARGS:-}"
     local command=(torchrun --nproc-per-node "$processes")

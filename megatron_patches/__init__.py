@@ -26,6 +26,7 @@ def apply() -> None:
         moe_router,
         pipeline_frozen,
         recompute,
+        recovery_hang,
         recovery_load,
         recovery_save,
         rope_scaling,
@@ -38,6 +39,7 @@ def apply() -> None:
         tracker,
         recovery_load,  # around checkpoint_load
         recovery_save,
+        recovery_hang,
         recompute,
         pipeline_frozen,
         moe_router,

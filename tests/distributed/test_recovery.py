@@ -140,7 +140,7 @@ def test_a_hung_rank_is_found_and_a_stopped_run_saves_and_goes_on_to_the_same_en
     folder, _ = damaged
     save = folder / "stopped"
     arguments = [*TINY, "--data-path", str(folder / "corpus"), *FLAGS, "--save", str(save)]
-    hang_found_after = ["--distributed-timeout-seconds-after-init", "6"]
+    hang_found_after = ["--distributed-timeout-seconds-after-init", "10"]
     log = folder / "stopped.log"
     module = "megatron_patches.pretrain"
     run = start(module, [*arguments, *hang_found_after], 2, log, "--max-restarts=1")
