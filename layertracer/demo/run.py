@@ -54,7 +54,7 @@ def _run_step(number: str, step: Step, console: Console) -> None:
         return
     _say(console, f"\n[bold]{number}  {step.title}[/]")
     if state is State.STALE:
-        _say(console, f"      {step.outputs[0]} is damaged, or of something else: made again")
+        _say(console, f"      {step.outputs[0]} is damaged or out of date: made again")
         step.remove_outputs()
     _say(console, f"[cyan]$ {escape(step.shown)}[/]")
     spent = _run_command(number, step)

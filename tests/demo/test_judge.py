@@ -18,21 +18,27 @@ from layertracer.plan import FreezePlan, Phase
 LAYERS = 2
 
 
-def make_model(folder: Path, seed: int = 0, package: str = "p==1") -> Path:
+def make_model(
+    folder: Path,
+    seed: int = 0,
+    package: str = "p==1",
+    vocab_size: int = 64,
+    positions: int = 32,
+) -> Path:
     """Write a Llama of a few thousand parameters, as if made from a package."""
     import torch
     from transformers import LlamaConfig, LlamaForCausalLM
 
     torch.manual_seed(seed)
     config = LlamaConfig(
-        vocab_size=64,
+        vocab_size=vocab_size,
         hidden_size=16,
         intermediate_size=32,
         num_hidden_layers=LAYERS,
         num_attention_heads=2,
         num_key_value_heads=1,
         tie_word_embeddings=True,
-        max_position_embeddings=32,
+        max_position_embeddings=positions,
     )
     with atomic_directory(folder, inputs={"package": package}, overwrite=True) as unfinished:
         LlamaForCausalLM(config).save_pretrained(unfinished)
