@@ -1,9 +1,9 @@
 """What freezing saves: step time, gradient and optimizer bytes, activations, peak memory.
 
 Each arm trains the same model for the same steps in a process of its own, with everything that a
-run has. Times are medians over steps (processor time without a GPU); ratios are to the arm that trains everything, against the
-limits of the design: train-shallow ``(2L + (L-k)) / 3L`` with the ``k`` deepest layers frozen,
-train-deep ``(L + 2k) / 3L`` with the ``k`` deepest trained.
+run has. Times are medians over steps, in processor time without a GPU; ratios are to the arm that
+trains everything, against the limits of the design: train-shallow ``(2L + (L-k)) / 3L`` with the
+``k`` deepest layers frozen, train-deep ``(L + 2k) / 3L`` with the ``k`` deepest trained::
 
     python benchmarks/freeze.py                    # a deep, narrow model
     python benchmarks/freeze.py --load megatron/   # a converted checkpoint

@@ -5,6 +5,7 @@ What it changes: replaces ``megatron.core.optimizer.DistributedOptimizer`` by a 
 * keeps the step of torch's AdamW through saving and loading, also on ranks that own no trained
   parameter, and gives every parameter a step tensor of its own (Megatron hands all of them the
   same one, which then advances once a parameter and spoils the bias correction);
+* can be saved before the first update (every step so far was skipped for an overflow);
 * lets a part of the model that began to train later than the rest count its own steps
   (``step_offsets``), and starts a part afresh whose state the checkpoint does not hold;
 * writes the fully reshardable state at the right places when a buffer has several padded buckets
@@ -96,6 +97,8 @@ class ExactDistributedOptimizer(DistributedOptimizer):
         Rank 0 writes the step for all; it may own no trained parameter, so the largest step of
         any rank is what every rank hands over.
         """
+        if self.is_torch_adam and not is_loading:
+            self._allocate_moments()
         state = super().sharded_state_dict(model_sharded_state_dict or {}, is_loading, **options)
         common = state.get("optimizer")
         if self.is_torch_adam and not is_loading and isinstance(common, dict):
@@ -103,6 +106,16 @@ class ExactDistributedOptimizer(DistributedOptimizer):
             for group in common["param_groups"]:
                 group["step"] = step
         return state
+
+    def _allocate_moments(self) -> None:
+        """Give parameters that were not updated yet the state that torch makes at the first update.
+
+        A run may be saved before: when every step so far was skipped for an overflow.
+        """
+        for _, main, state in self.states():
+            if not state:
+                zeros = {key: torch.zeros_like(main) for key in self.optimizer_state_keys}
+                self.optimizer.state[main] = {"step": torch.tensor(0.0), **zeros}
 
     @torch.no_grad()
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:

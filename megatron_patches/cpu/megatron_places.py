@@ -14,6 +14,7 @@ def apply() -> None:
     _compiled_helper()
     _sequence_parallel_norm()
     _start_without_cuda()
+    _expert_splits()
 
 
 def _random_states() -> None:
@@ -74,3 +75,20 @@ def _start_without_cuda() -> None:
     training.initialize_megatron = functools.partial(
         training.initialize_megatron, allow_no_cuda=True
     )
+
+
+def _expert_splits() -> None:
+    """Hand the sizes of the all-to-all between experts over as numbers.
+
+    Megatron makes numbers of them when it copies them from the GPU; tensors that are on the CPU
+    already stay tensors, which the collective does not take.
+    """
+    from megatron.core.transformer.moe import token_dispatcher
+
+    move = token_dispatcher.maybe_move_tensor_to_cpu
+
+    def moved(tensor: Any, as_numpy: bool = False, record_stream: bool = False) -> Any:
+        answer = move(tensor, as_numpy, record_stream)
+        return answer.numpy() if as_numpy and isinstance(answer, torch.Tensor) else answer
+
+    token_dispatcher.maybe_move_tensor_to_cpu = moved

@@ -73,6 +73,7 @@ def start(
 
 def torchrun(scenario: str, folder: Path, processes: int, timeout: float = 400) -> Runs:
     """Run ``module:function`` on ``processes`` ranks; return what it recorded, by name and rank."""
+    make_data(folder / "corpus")
     log = folder / "log.txt"
     started = start("tests.distributed.session", [scenario, str(folder)], processes, log)
     try:
@@ -134,8 +135,6 @@ class Session:
         self.rank = int(os.environ["RANK"])
         os.environ.setdefault("CUDA_DEVICE_MAX_CONNECTIONS", "1")
         megatron_patches.apply()
-        if self.rank == 0:
-            make_data(folder / "corpus")
         self.data = ["--data-path", str(folder / "corpus")]
 
     def plan(self, plan: FreezePlan) -> list[str]:
@@ -180,7 +179,7 @@ class Session:
                 before_step(run, iteration, chunks, optimizer)
             answer = step_of_megatron(*args, **kwargs)
             run.losses.append(_loss_everywhere(answer[0]))
-            run.grad_norms.append(float(answer[5]))
+            run.grad_norms.append(float(answer[5] or 0.0))  # None: skipped
             if after_step is not None:
                 after_step(run, iteration + 1, chunks, optimizer)
             return answer
