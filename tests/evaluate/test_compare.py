@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
+
 import numpy as np
 import pytest
 from scipy.stats import binomtest
+from typer.testing import CliRunner
 
+from layertracer.cli import app
 from layertracer.errors import UserError
 from layertracer.evaluate.compare import bootstrap, compare_evaluations, holm, mcnemar
 from tests.evaluate.conftest import made_up
@@ -78,3 +83,21 @@ def test_other_wording_of_the_same_questions_is_refused() -> None:
 def test_other_suites_are_refused() -> None:
     with pytest.raises(UserError, match="no suite and protocol in common"):
         compare_evaluations(made_up({"law": [True]}), made_up({"law": [True]}, suite="cmmlu"))
+
+
+def test_the_command_says_it_in_a_sentence_and_writes_page_and_numbers(tmp_path: Path) -> None:
+    for name, right in (
+        ("before", [True] * 10 + [False] * 40),
+        ("after", [True] * 45 + [False] * 5),
+    ):
+        (tmp_path / name).mkdir()
+        record = made_up({"law": right}, path=name)
+        (tmp_path / name / "eval.json").write_text(record.model_dump_json(), "utf-8")
+    out = tmp_path / "compare.html"
+    words = ["compare", str(tmp_path / "before"), str(tmp_path / "after"), "--out", str(out)]
+    done = CliRunner().invoke(app, words)
+    assert done.exit_code == 0, done.output
+    assert "ceval by logit: better: 20.0% -> 90.0%" in done.output.replace("\n", " ")
+    (numbers,) = json.loads(out.with_suffix(".json").read_text("utf-8"))
+    assert (numbers["won"], numbers["lost"], numbers["verdict"]) == (35, 0, "better")
+    assert "McNemar" in out.read_text("utf-8")

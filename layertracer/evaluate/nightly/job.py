@@ -8,8 +8,10 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import IntEnum
+from pathlib import Path
 
 from layertracer.errors import UserError
+from layertracer.evaluate.files import EvalFile, EvalSettings
 from layertracer.evaluate.history import Checkpoint, History, open_history
 from layertracer.evaluate.nightly.dashboard import write_dashboard
 from layertracer.evaluate.nightly.discover import Found, find_checkpoints
@@ -60,18 +62,40 @@ def run_nightly(job: Nightly) -> Outcome:
 
 def _run(job: Nightly, history: History) -> Outcome:
     known = {one.name: one for one in history.checkpoints()}
+    _check_settings(job, pick_baseline(list(known.values()), job.baseline))
     new = [
         found
         for found in find_checkpoints(job.watch)
         if found.name not in known or (job.retry and not known[found.name].done)
     ]
-    failed = [found for found in new if process(found, job, history) is None]
+    failed = []
+    for found in new:
+        print(f"nightly: {found.name}", file=sys.stderr)
+        if process(found, job, history) is None:
+            failed.append(found)
     checkpoints = history.checkpoints()
     baseline = pick_baseline(checkpoints, job.baseline)
     done = [one for one in checkpoints if one.done]
     verdicts = [judge(one, baseline, job.min_effect) for one in done if baseline not in (None, one)]
     write_dashboard(job, history, baseline, verdicts)
     return _outcome(new, failed, done, baseline, verdicts)
+
+
+def _check_settings(job: Nightly, baseline: Checkpoint | None) -> None:
+    """Refuse, before any work, what could not be compared with the baseline."""
+    if baseline is None:
+        return
+    before = EvalFile.load(Path(baseline.evaluation or "")).settings
+    changed = [
+        f"{name} {getattr(before, name)} -> {getattr(job.settings, name)}"
+        for name in EvalSettings.model_fields
+        if getattr(before, name) != getattr(job.settings, name)
+    ]
+    if changed:
+        raise UserError(
+            f"--history {job.history}: {baseline.name} was evaluated with other settings "
+            f"({'; '.join(changed)}): keep them, or name another history"
+        )
 
 
 def _outcome(

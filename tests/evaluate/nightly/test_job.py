@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 
 from layertracer.cli import app
 from layertracer.errors import UserError
-from layertracer.evaluate.files import EvalFile
+from layertracer.evaluate.files import EvalFile, EvalSettings
 from layertracer.evaluate.history import open_history
 from layertracer.evaluate.nightly import process as process_module
 from layertracer.evaluate.nightly.job import Status, run_nightly
@@ -74,6 +74,7 @@ def test_a_damaged_checkpoint_is_marked_and_the_rest_goes_on(run: Run) -> None:
 def record(run: Run, step: int, right: list[bool]) -> None:
     """Put an evaluation in the history, as an earlier night would have."""
     made = made_up({"law": right}, suite="builtin")
+    made = made.model_copy(update={"settings": run.job().settings})
     folder = run.job().evaluation(f"iter_{step:07d}")
     folder.mkdir(parents=True)
     (folder / "eval.json").write_text(made.model_dump_json(), "utf-8")
@@ -95,6 +96,15 @@ def test_a_fall_shown_by_the_paired_test_is_a_regression_until_it_is_mended(run:
     assert run_nightly(run.job()).status is Status.FINE
     page = run.job().dashboard.read_text("utf-8")
     assert "REGRESSION" in page and "iter_0000030" in page
+
+
+def test_other_settings_than_the_baselines_are_refused_before_any_work(run: Run) -> None:
+    run.save(10)
+    run_nightly(run.job())
+    run.save(20)
+    with pytest.raises(UserError, match=r"other settings \(limit 1 -> 2\)"):
+        run_nightly(run.job(settings=EvalSettings(limit=2)))
+    assert list(names(run)) == ["iter_0000010"]
 
 
 def test_an_unknown_baseline_is_an_error_that_names_the_choices(run: Run) -> None:
@@ -183,6 +193,7 @@ def test_the_command_ends_with_the_status(run: Run) -> None:
     record(run, 20, [False] * 60)
     job = run.job()
     words = ["nightly", "--watch", str(run.watch), "--history", str(job.history)]
+    words += ["--limit", "1"]
     done = CliRunner().invoke(app, words)
     assert done.exit_code == 1 and done.output.startswith("nightly: 0 new; REGRESSION")
     missing = CliRunner().invoke(app, ["nightly", "--watch", str(run.watch / "no"), *words[3:]])
