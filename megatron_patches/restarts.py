@@ -16,9 +16,14 @@ import torch
 
 
 def store() -> torch.distributed.Store | None:
-    """Return the store for this start of the ranks; None outside torchrun or once connected."""
+    """Return the store for this start of the ranks; None where none outlives a start.
+
+    A torchrun that keeps no store (``TORCH_DISABLE_SHARE_RDZV_TCP_STORE``) may have nodes that came
+    in later, with fewer restarts to their name than the others: they must not be told apart.
+    """
     start = os.environ.get("TORCHELASTIC_RESTART_COUNT")
-    if start is None or torch.distributed.is_initialized():
+    kept = os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
+    if start is None or not kept or torch.distributed.is_initialized():
         return None
     shared, _, _ = next(torch.distributed.rendezvous("env://"))
     return torch.distributed.PrefixStore(f"start_{start}", shared)
