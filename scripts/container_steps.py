@@ -112,6 +112,16 @@ def _copy_folder(source: Path, place: Path, ignore: Ignore) -> None:
     shutil.copytree(source, place, ignore=left_out, dirs_exist_ok=True)
 
 
+def _overlay(below: Path, place: Path, scratch: Path) -> None:
+    """Mount a copy-on-write view of folder ``below`` at ``place``."""
+    upper, work = scratch / "upper", scratch / "work"
+    for folder in (place, upper, work):
+        folder.mkdir(parents=True)
+    options = f"lowerdir={below},upperdir={upper},workdir={work}"
+    command = ["mount", "-t", "overlay", "overlay", "-o", options, str(place)]
+    subprocess.run(command, check=True, capture_output=True, text=True)
+
+
 def open_view(scratch: Path) -> View:
     """Mount a copy-on-write view of ``/`` under ``scratch`` (of this mount namespace only)."""
     mounts = [
@@ -129,6 +139,8 @@ def open_view(scratch: Path) -> View:
     try:
         for mount in mounts:
             subprocess.run(mount, check=True, capture_output=True, text=True)
+        if Path(sys.prefix).is_relative_to("/tmp"):  # hidden by the view's own /tmp
+            _overlay(Path(sys.prefix), root / sys.prefix.lstrip("/"), scratch / "prefix")
     except subprocess.CalledProcessError as error:
         print(f"skipped: {error.stderr.strip() or error}", file=sys.stderr)
         raise SystemExit(CANNOT) from None
