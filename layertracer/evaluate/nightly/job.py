@@ -62,7 +62,7 @@ def run_nightly(job: Nightly) -> Outcome:
 
 def _run(job: Nightly, history: History) -> Outcome:
     known = {one.name: one for one in history.checkpoints()}
-    _check_settings(job, pick_baseline(list(known.values()), job.baseline))
+    _check_settings(job, list(known.values()))
     new = [
         found
         for found in find_checkpoints(job.watch)
@@ -81,8 +81,13 @@ def _run(job: Nightly, history: History) -> Outcome:
     return _outcome(new, failed, done, baseline, verdicts)
 
 
-def _check_settings(job: Nightly, baseline: Checkpoint | None) -> None:
-    """Refuse, before any work, what could not be compared with the baseline."""
+def _check_settings(job: Nightly, known: Sequence[Checkpoint]) -> None:
+    """Refuse, before any work, what could not be compared with the baseline.
+
+    A named baseline may be among tonight's checkpoints: then there is nothing to check yet.
+    """
+    wanted = (one for one in known if one.done and job.baseline in (None, one.name))
+    baseline = next(wanted, None)
     if baseline is None:
         return
     before = EvalFile.load(Path(baseline.evaluation or "")).settings

@@ -107,6 +107,13 @@ def test_other_settings_than_the_baselines_are_refused_before_any_work(run: Run)
     assert list(names(run)) == ["iter_0000010"]
 
 
+def test_the_baseline_may_be_one_of_tonights(run: Run) -> None:
+    run.save(10)
+    run.save(20)
+    outcome = run_nightly(run.job(baseline="iter_0000020"))
+    assert outcome.summary == "nightly: 2 new; no regression against iter_0000020"
+
+
 def test_an_unknown_baseline_is_an_error_that_names_the_choices(run: Run) -> None:
     run.watch.mkdir()
     record(run, 10, [True])
