@@ -133,6 +133,7 @@ def complete(arguments: list[str], *, on_cpu: bool | None = None) -> list[str]:
     if shape is not None:
         refuse_contradictions(shape, arguments)
         filled += shape.megatron_flags()
+        filled += ["--padded-vocab-size", str(padded_vocab_size(shape, arguments))]
         filled += ["--tokenizer-model", str(Path(given(arguments, "--load") or "") / SOURCE)]
     if cpu.needed() if on_cpu is None else on_cpu:
         filled += CPU_FLAGS
@@ -141,6 +142,17 @@ def complete(arguments: list[str], *, on_cpu: bool | None = None) -> list[str]:
         filled.append("--override-opt_param-scheduler")
     refuse_missing_data(arguments)
     return filled + arguments
+
+
+def padded_vocab_size(shape: MegatronShape, arguments: list[str]) -> int:
+    """Return the rows of the embedding: the model's vocabulary, as tensor parallelism divides it.
+
+    Megatron would take the tokenizer's, rounded up to 128 times the number of tensor-parallel
+    ranks. Many models have more rows than their tokenizer has tokens (Qwen3: 151,936, 151,669);
+    those above would be cut off without a word, and the loss would depend on the layout.
+    """
+    ranks = int(given(arguments, "--tensor-model-parallel-size") or 1)
+    return -(-shape.vocab_size // ranks) * ranks
 
 
 def refuse_missing_data(arguments: list[str]) -> None:

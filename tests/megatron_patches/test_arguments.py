@@ -51,6 +51,13 @@ def test_the_shape_becomes_flags(tmp_path):
     assert given(line, "--tokenizer-model") == str(tmp_path / "model" / "source")
 
 
+@pytest.mark.parametrize(("ranks", "rows"), [("1", "126"), ("2", "126"), ("4", "128")])
+def test_the_vocabulary_is_the_models_whatever_tokenizer_and_layout(tmp_path, ranks, rows):
+    load = checkpoint(tmp_path / "model")
+    line = complete(["--load", load, "--tensor-model-parallel-size", ranks])
+    assert given(line, "--padded-vocab-size") == rows
+
+
 def test_the_users_flags_come_last_and_win(tmp_path):
     load = checkpoint(tmp_path / "model")
     assert given(complete(["--load", load, "--log-interval", "5"]), "--log-interval") == "5"
