@@ -6,7 +6,7 @@ watches each one. The limit is Megatron's ``--distributed-timeout-seconds-after-
 Why: gloo's point-to-point calls, which pipelines use, keep the time-out they were made with, and a
 rank that waits for data or storage is in no collective at all.
 Megatron versions: 0.19.x.
-Tests: tests/distributed/test_recovery.py, tests/distributed/test_two_nodes.py
+Tests: tests/megatron_patches/test_recovery_hang.py
 """
 
 from __future__ import annotations

@@ -1,18 +1,15 @@
-"""Recovery: what a run does when it is told to stop, when a rank hangs, when storage fails."""
+"""Recovery: what a run does when a checkpoint is damaged or storage fails."""
 
-import signal
 import subprocess
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
-import psutil
 import pytest
 import torch
 
 from megatron_patches.recovery_check import damage, iterations
-from tests.distributed.recovery_scenarios import FLAGS, iteration
-from tests.distributed.session import TINY, Run, Runs, checkpoint_tensors, start, torchrun
+from tests.distributed.recovery_scenarios import iteration
+from tests.distributed.session import Run, Runs, torchrun
 
 pytestmark = pytest.mark.distributed
 MEBIBYTE = 2**20
@@ -110,58 +107,3 @@ def test_a_full_disk_keeps_the_last_checkpoint_and_training_goes_on(failing, dam
     assert "the disk is full" in printed
     assert iterations(folder / "full") == [2] and damage(iteration(folder / "full", 2)) is None
     assert same_weights(runs["full"], damaged[1]["whole"])
-
-
-def workers(launcher: subprocess.Popen) -> list[psutil.Process]:
-    """Return the processes that torchrun started, by rank."""
-    children = psutil.Process(launcher.pid).children()
-    return sorted(children, key=lambda child: int(child.environ()["RANK"]))
-
-
-def wait_for(condition, seconds: float) -> None:
-    end = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < end, "it did not happen in time"
-        time.sleep(0.01)
-
-
-def steps_done(folder: Path) -> int:
-    file = folder / "layertracer" / "train.jsonl"
-    return len(file.read_text("utf-8").splitlines()) if file.is_file() else 0
-
-
-def resumed(log: Path) -> bool:
-    """Whether the second start of the ranks has made a step."""
-    text = log.read_text("utf-8")
-    return "step " in text.rpartition("successfully loaded checkpoint")[2]
-
-
-def test_a_hung_rank_is_found_and_a_stopped_run_saves_and_goes_on_to_the_same_end(damaged):
-    folder, _ = damaged
-    save = folder / "stopped"
-    arguments = [*TINY, "--data-path", str(folder / "corpus"), *FLAGS, "--save", str(save)]
-    hang_found_after = ["--distributed-timeout-seconds-after-init", "10"]
-    log = folder / "stopped.log"
-    module = "megatron_patches.pretrain"
-    run = start(module, [*arguments, *hang_found_after], 2, log, "--max-restarts=1")
-    try:
-        wait_for(lambda: steps_done(save) >= 2 and damage(iteration(save, 2)) is None, 120)
-        hung = workers(run)[1]
-        hung.send_signal(signal.SIGSTOP)
-        wait_for(lambda: not hung.is_running() or hung.status() == psutil.STATUS_ZOMBIE, 90)
-        wait_for(lambda: len(workers(run)) == 2 and resumed(log), 120)
-        for worker in workers(run):
-            worker.send_signal(signal.SIGTERM)
-        run.wait(60)
-    finally:
-        run.terminate()
-    assert run.returncode == 0, log.read_text("utf-8")[-3000:]
-    saved = iterations(save)[0]
-    assert saved < 6 and damage(iteration(save, saved)) is None
-    rest = start(module, arguments, 2, log)
-    assert rest.wait(120) == 0, log.read_text("utf-8")[-3000:]
-    assert steps_done(save) == 6
-    ours = checkpoint_tensors(iteration(save, 6))
-    expected = checkpoint_tensors(iteration(folder / "whole", 6))
-    assert ours.keys() == expected.keys()
-    assert all(torch.equal(ours[name], expected[name]) for name in expected)
