@@ -15,7 +15,7 @@ setup:  ## .venv with pinned packages, and the extension
 lint: setup  ## style of Python and C++
 	@.venv/bin/ruff check --quiet .
 	@.venv/bin/ruff format --quiet --check .
-	@find csrc tests/csrc -name '*.cpp' -o -name '*.cu' -o -name '*.h' -o -name '*.cuh' | xargs -r .venv/bin/clang-format --dry-run --Werror
+	@find csrc tests/csrc -name '*.cpp' -o -name '*.cu' -o -name '*.h' -o -name '*.cuh' -o -name '*.inc' | xargs -r .venv/bin/clang-format --dry-run --Werror
 
 sanitize:  ## the kernels under AddressSanitizer and UndefinedBehaviorSanitizer
 	@scripts/sanitize.sh
@@ -23,7 +23,7 @@ sanitize:  ## the kernels under AddressSanitizer and UndefinedBehaviorSanitizer
 format: setup  ## let the formatters mend the style
 	.venv/bin/ruff check --quiet --fix .
 	.venv/bin/ruff format --quiet .
-	find csrc tests/csrc -name '*.cpp' -o -name '*.cu' -o -name '*.h' -o -name '*.cuh' | xargs -r .venv/bin/clang-format -i
+	find csrc tests/csrc -name '*.cpp' -o -name '*.cu' -o -name '*.h' -o -name '*.cuh' -o -name '*.inc' | xargs -r .venv/bin/clang-format -i
 
 clean:  ## remove what the build and the demo wrote
 	rm -rf build demo .pytest_cache .ruff_cache *.egg-info

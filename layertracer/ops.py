@@ -167,6 +167,8 @@ def lens_start(rows: int, device: torch.device | str = "cpu") -> Tensor:
 def lens_update(logits: Tensor, targets: Tensor, state: Tensor, first_column: int = 0) -> Tensor:
     """Return ``state`` with a piece of the vocabulary added; see :func:`lens_start`.
 
+    Exponentials are float32, added up in float32 over at most 256 columns and in float64 beyond.
+
     Args:
         logits: ``[rows, columns]``, contiguous, float32, bfloat16 or float16; -inf is allowed.
         targets: ``[rows]`` int64, the target token of each row in the whole vocabulary.

@@ -1,5 +1,6 @@
 // The kernels, compiled for the CPU, with plain C entries: of the CPU ops and of the emulated GPU
 // ops, which take the same arguments.
+#include "dispatch.h"
 #include "drift.cu"
 #include "layer_stats.cu"
 #include "lens.cu"
@@ -28,6 +29,17 @@ void reduce_emulated(const std::vector<Chunk>& chunks, int64_t num_layers, doubl
 }  // namespace
 
 extern "C" {
+
+// Makes the CPU ops use an instruction set, 0 to 2; returns 0 if this machine does not have it.
+int set_target(int wanted) {
+#ifdef LAYERTRACER_TARGETS
+  if (wanted > static_cast<int>(find_target())) return 0;
+  target = static_cast<Target>(wanted);
+  return 1;
+#else
+  return wanted == 0;
+#endif
+}
 
 void set_reverse(int reverse) { emulator::reverse = reverse != 0; }
 

@@ -70,6 +70,10 @@ class Harness:
         """Run the threads of a block from the last to the first."""
         self.library.set_reverse(int(reverse))
 
+    def set_target(self, target: int) -> bool:
+        """Make the CPU ops use instruction set 0 to 2; return False if it is not here."""
+        return bool(self.library.set_target(target))
+
     def _call(self, name: str, emulated: bool, *arguments: object) -> None:
         getattr(self.library, name + "_emulated" * emulated)(*arguments)
 

@@ -110,6 +110,7 @@ void check_lens() {
 int main() {
   for (int round = 0; round < 150; ++round) {
     set_reverse(round % 2);
+    set_target(round % 3);
     check_reductions();
     check_lens();
   }

@@ -111,6 +111,29 @@ def test_broken_rows_of_logits_end_in_nan(harness):
     assert harness.divergence(logits, logits, sums, sums).isnan().all()
 
 
+@pytest.mark.parametrize("target", [0, 1, 2])
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_the_cpu_ops_on_every_instruction_set(harness, target, dtype):
+    if not harness.set_target(target):
+        pytest.skip("this processor does not have it")
+    tensors = [normal(size, dtype, size, size % 3) for size in (0, 1, 17, 4095, 4097, CHUNK + 9)]
+    tensors[2][3], tensors[3][4094] = math.nan, math.inf
+    clean = [tensor.nan_to_num(nan=1.0, posinf=2.0) for tensor in tensors]
+    layers, weights = [0, 0, 1, 2, 1, 2], [1.0] * 6
+    logits = normal(4 * 1003, dtype, 5).view(4, 1003) * 10
+    p, q, targets = logits[:2].contiguous(), logits[2:].contiguous(), torch.tensor([1002, 0])
+    sums = [x.double().logsumexp(1) for x in (p, q)]
+    stats = harness.reduce("layer_stats", tensors, layers, 3, weights, emulated=False)
+    drift = harness.reduce("drift", clean, layers, 3, weights, clean, emulated=False)
+    state = harness.lens(p, targets, ops.lens_start(2), emulated=False)
+    divergence = harness.divergence(p, q, *sums, emulated=False)
+    assert_rows(stats, ops.layer_grad_stats_reference(tensors, layers, 3))
+    assert_rows(drift, ops.activation_drift_reference(clean, clean, layers, 3))
+    torch.testing.assert_close(ops.log_sum_exp(state), sums[0], rtol=1e-12, atol=1e-6)
+    expected = ops.js_divergence_reference(p, q, *sums)
+    torch.testing.assert_close(divergence, expected, rtol=1e-5, atol=1e-14)
+
+
 def both_orders(harness, call):
     """Return what ``call`` gives with the threads run forward and backward."""
     found = []
