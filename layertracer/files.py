@@ -12,6 +12,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from pydantic import BaseModel, ValidationError
+
 from layertracer import __version__
 from layertracer.errors import UserError
 
@@ -77,6 +79,22 @@ def write_json(path: Path | str, value: Any) -> None:
     """Write ``value`` as indented UTF-8 JSON, under a temporary name first."""
     with atomic_file(path) as temporary:
         temporary.write_text(json.dumps(value, indent=2, ensure_ascii=False) + "\n", "utf-8")
+
+
+def read_model[Model: BaseModel](kind: type[Model], file: Path) -> Model:
+    """Read JSON ``file`` as ``kind``.
+
+    Raises:
+        UserError: it is not JSON, or not valid; the message names the file and the place in it.
+    """
+    try:
+        return kind.model_validate(json.loads(file.read_text("utf-8")))
+    except ValidationError as error:
+        fault = error.errors()[0]
+        place = ".".join(str(part) for part in fault["loc"])
+        raise UserError(f"{file}: {place}: {fault['msg']}") from error
+    except ValueError as error:
+        raise UserError(f"{file} is not valid JSON: {error}") from error
 
 
 def provenance(inputs: dict[str, Any]) -> dict[str, Any]:

@@ -6,15 +6,14 @@ so a converted checkpoint carries its whole shape here, and the training entry t
 
 from __future__ import annotations
 
-import json
 import shutil
 from pathlib import Path
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field
 
 from layertracer.errors import UserError
-from layertracer.files import write_json
+from layertracer.files import read_model, write_json
 
 FILE = "megatron_args.json"
 SOURCE = "source"
@@ -151,14 +150,7 @@ class MegatronShape(BaseModel):
                 f"{folder} has no {FILE}: make the checkpoint with "
                 "`layertracer convert to-megatron`"
             )
-        try:
-            return cls.model_validate(json.loads(file.read_text("utf-8")))
-        except ValidationError as error:
-            fault = error.errors()[0]
-            place = ".".join(str(part) for part in fault["loc"])
-            raise UserError(f"{file}: {place}: {fault['msg']}") from error
-        except ValueError as error:
-            raise UserError(f"{file} is not valid JSON: {error}") from error
+        return read_model(cls, file)
 
 
 def copy_sidecar(source: Path, target: Path) -> None:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field
 
 from layertracer.errors import UserError
+from layertracer.files import read_model
 
 FORMAT = "layertracer.evaluation"
 FILE = "eval.json"
@@ -180,14 +180,7 @@ class EvalFile(_Model):
         file = path / FILE if path.is_dir() else path
         if not file.is_file():
             raise UserError(f"{path}: holds no evaluation; make one with `layertracer eval`")
-        try:
-            return cls.model_validate(json.loads(file.read_text("utf-8")))
-        except ValidationError as error:
-            fault = error.errors()[0]
-            place = ".".join(str(part) for part in fault["loc"])
-            raise UserError(f"{file}: {place}: {fault['msg']}") from error
-        except ValueError as error:
-            raise UserError(f"{file} is not valid JSON: {error}") from error
+        return read_model(cls, file)
 
     def suite(self, name: str, protocol: Protocol = "logit") -> SuiteResult:
         """Return the result of one suite.

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, PrivateAttr
 
 from layertracer.errors import UserError
+from layertracer.files import read_model
 from layertracer.trace.perturbation import Perturbation
 from layertracer.trace.prompts import Language
 from layertracer.trace.table import PromptTable
@@ -171,14 +171,7 @@ class TraceFile(_Model):
         file = path / FILE if path.is_dir() else path
         if not file.is_file():
             raise UserError(f"{path}: holds no trace; make one with `layertracer trace`")
-        try:
-            trace = cls.model_validate(json.loads(file.read_text("utf-8")))
-        except ValidationError as error:
-            fault = error.errors()[0]
-            place = ".".join(str(part) for part in fault["loc"])
-            raise UserError(f"{file}: {place}: {fault['msg']}") from error
-        except ValueError as error:
-            raise UserError(f"{file} is not valid JSON: {error}") from error
+        trace = read_model(cls, file)
         trace._folder = file.parent
         return trace
 
